@@ -32,7 +32,7 @@ def test_rates_of_both_directions_and_the_round_trip_are_found(tmp_path):
     """100 Mbit/s there, 50 back, 20 ms; typed ten times as fast and late."""
     out = tmp_path / "collectives.csv"
     asked = ["-o", out, "--sizes", "4k,64k,2m", "--ops", "send_recv", "--budget", "40s"]
-    with Network.of(scenario(TRUE).cluster) as network:
+    with Network.from_cluster(scenario(TRUE).cluster) as network:
         torchrun = [TRAIN_PYTHON, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
         torchrun += ["--master-addr", network.nodes[0].address, "--master-port", "29500"]
         agents = [

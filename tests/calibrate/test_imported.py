@@ -13,7 +13,7 @@ from crosszone.inputs.value import parse
 from crosszone.schedule.measured import read_measured
 from crosszone.schedule.trace import read_trace
 from crosszone.store import open_store
-from crosszone.store.table import as_json
+from crosszone.store.table import encode_json
 
 TRACE = {
     "version": 1,
@@ -91,7 +91,7 @@ def large(steps: int, spans: int) -> ImportedRun:
 
 
 def stored(found: ImportedRun) -> int:
-    return len(as_json(found.to_result()["timeline"], "timeline"))
+    return len(encode_json(found.to_result()["timeline"], "timeline"))
 
 
 def test_a_timeline_that_just_fits_as_it_is_stored_is_kept_whole():

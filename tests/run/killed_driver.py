@@ -21,18 +21,18 @@ def main(folder: str, starts: str, slow: str) -> None:
     """Drive every task of the folder's store."""
     driving.LEASE_S, driving.RENEW_S = 2.0, 0.4
 
-    def work(asked, *_):
+    def work(checked, *_):
         if slow == "initializing":
             time.sleep(WAIT_S)
-        doing = scripts(Path(starts), nodes=len(asked.environments), pause=1.0)
-        return doing.replace(environments=asked.environments)
+        doing = scripts(Path(starts), nodes=len(checked.environments), pause=1.0)
+        return doing.replace(environments=checked.environments)
 
     def check(*_, **__):
         if slow == "preflight":
             time.sleep(WAIT_S)
         return []
 
-    serving.decided, serving.check = work, check
+    serving.plan_work, serving.run_preflight = work, check
     if slow == "stopping":
         ends = SupervisedRunner.stop
 
@@ -42,7 +42,7 @@ def main(folder: str, starts: str, slow: str) -> None:
 
         SupervisedRunner.stop = stop
     with open_store(f"sqlite:///{folder}/saved.db") as store:
-        Service(store).engine().run_until(threading.Event())
+        Service(store).get_engine().run_until(threading.Event())
 
 
 if __name__ == "__main__":

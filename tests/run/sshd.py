@@ -44,10 +44,10 @@ def keys(folder: Path) -> Keys:
 
 
 @contextlib.contextmanager
-def serving(address: str, port: int, held: Keys, folder: Path, prefix: Sequence[str] = ()) -> Iterator[Ssh]:
+def serving(address: str, port: int, host_keys: Keys, folder: Path, prefix: Sequence[str] = ()) -> Iterator[Ssh]:
     """An sshd at an address while the block runs, its host key known; `prefix`: what goes before its command."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines = [f"ListenAddress {address}:{port}", f"HostKey {held.host}", f"AuthorizedKeysFile {held.user}.pub"]
+    lines = [f"ListenAddress {address}:{port}", f"HostKey {host_keys.host}", f"AuthorizedKeysFile {host_keys.user}.pub"]
     lines += [f"PidFile {folder}/sshd.pid", "StrictModes no", "PasswordAuthentication no", "UsePAM no"]
     lines += ["PermitRootLogin yes", "MaxStartups 50", "MaxSessions 50"]
     (folder / "sshd_config").write_text("\n".join(lines) + "\n")
@@ -55,8 +55,8 @@ def serving(address: str, port: int, held: Keys, folder: Path, prefix: Sequence[
     with (folder / "sshd.log").open("wb") as log:
         words = [*prefix, str(PROGRAM), "-D", "-e", "-f", str(folder / "sshd_config")]
         daemon = subprocess.Popen(words, stdout=log, stderr=log)
-    kind, key = held.host.with_suffix(".pub").read_text().split()[:2]
-    with held.known.open("a") as file:
+    kind, key = host_keys.host.with_suffix(".pub").read_text().split()[:2]
+    with host_keys.known.open("a") as file:
         file.write(f"[{address}]:{port} {kind} {key}\n" if port != 22 else f"{address} {kind} {key}\n")
     try:
         wait_until(lambda: _answers(address, port))
@@ -65,8 +65,8 @@ def serving(address: str, port: int, held: Keys, folder: Path, prefix: Sequence[
             address=address,
             user=getpass.getuser(),
             port=port,
-            identity=str(held.user),
-            known_hosts=str(held.known),
+            identity=str(host_keys.user),
+            known_hosts=str(host_keys.known),
         )
     finally:
         daemon.send_signal(signal.SIGTERM)

@@ -48,7 +48,7 @@ os._exit(0)
 def collective_s():
     """Seconds of an all-reduce of 4 KiB and 4 MiB between zones that differ in one thing."""
     links = {"ab": SLOW, "ac": {"gbps": 0.1, "rtt_ms": 100}, "bc": {"gbps": 0.02, "rtt_ms": 20}}
-    with Network.of(cluster(links)) as network:
+    with Network.from_cluster(cluster(links)) as network:
         shared = {"MASTER_ADDR": network.nodes[0].address, "MASTER_PORT": "29500", "WORLD_SIZE": "3"}
         ranks = [
             started(
@@ -59,8 +59,8 @@ def collective_s():
             )
             for rank, node in enumerate(network.nodes)
         ]
-        told = [json.loads(rank.communicate(timeout=120)[0]) for rank in ranks]
-    return {key: max(one.get(key, 0.0) for one in told) for key in told[0] | told[1]}
+        reports = [json.loads(rank.communicate(timeout=120)[0]) for rank in ranks]
+    return {key: max(notice.get(key, 0.0) for notice in reports) for key in reports[0] | reports[1]}
 
 
 @pytest.mark.long
@@ -102,30 +102,30 @@ def scenario(tmp_path):
 def emulate(scenario, tmp_path, *words: str, **how) -> subprocess.Popen[str]:
     """The command, its temporary files in a folder of their own."""
     (tmp_path / "temporary").mkdir(exist_ok=True)
-    given = [sys.executable, "-m", "crosszone", "emulate", str(scenario), "--tiny", "--python", str(TRAIN_PYTHON)]
+    command = [sys.executable, "-m", "crosszone", "emulate", str(scenario), "--tiny", "--python", str(TRAIN_PYTHON)]
     environment = {**os.environ, "TMPDIR": str(tmp_path / "temporary")}
-    return subprocess.Popen([*given, *words], text=True, env=environment, stdout=subprocess.PIPE, **how)
+    return subprocess.Popen([*command, *words], text=True, env=environment, stdout=subprocess.PIPE, **how)
 
 
 def test_a_scenario_is_measured_against_its_prediction(scenario, tmp_path):
     words = ("--framework", "ddp", "--json", "--keep", str(tmp_path / "kept"), "--steps", "8")
     command = emulate(scenario, tmp_path, *words)
-    told = json.loads(command.communicate()[0])
-    assert command.returncode == 0, told
-    assert told["steps"] == 8
-    assert told["framework"] == "ddp"
-    assert told["last_loss"] < told["first_loss"] - 0.1
-    assert told["tokens_per_s"] > 0
-    parts = {part["name"]: part for part in told["parts"]}
+    result = json.loads(command.communicate()[0])
+    assert command.returncode == 0, result
+    assert result["steps"] == 8
+    assert result["framework"] == "ddp"
+    assert result["last_loss"] < result["first_loss"] - 0.1
+    assert result["tokens_per_s"] > 0
+    parts = {part["name"]: part for part in result["parts"]}
     # 4 MB of gradients each way at 100 Mbit/s take a third of a second: what is predicted is the wire, not the CPU.
     assert 0.3 < parts["communication"]["predicted_s"] < 0.6
-    assert [(link["sender"], link["gbps"], link["rtt_ms"]) for link in told["links"]] == [
+    assert [(link["sender"], link["gbps"], link["rtt_ms"]) for link in result["links"]] == [
         ("beijing", 0.1, 20),
         ("shanghai", 0.1, 20),
     ]
-    for link in told["links"]:
+    for link in result["links"]:
         assert link["bytes_per_step"] == pytest.approx(link["predicted_bytes_per_step"], rel=0.2)
-    codes = {notice["code"] for notice in told["notices"]}
+    codes = {notice["code"] for notice in result["notices"]}
     assert {"emulate_tiny", "emulate_cpu", "emulate_split"} <= codes
     assert (tmp_path / "kept/tasks/emulated/node-001/logs/node.log").exists()
     assert list((tmp_path / "temporary").iterdir()) == []
@@ -134,10 +134,10 @@ def test_a_scenario_is_measured_against_its_prediction(scenario, tmp_path):
 @pytest.mark.long
 def test_a_step_takes_as_long_as_predicted(scenario, tmp_path):
     """On a machine that has nothing else to do."""
-    told = json.loads(emulate(scenario, tmp_path, "--framework", "ddp", "--json").communicate()[0])
-    (communication,) = [part for part in told["parts"] if part["name"] == "communication"]
+    result = json.loads(emulate(scenario, tmp_path, "--framework", "ddp", "--json").communicate()[0])
+    (communication,) = [part for part in result["parts"] if part["name"] == "communication"]
     assert communication["ratio"] == pytest.approx(1, abs=0.25)
-    assert told["step"]["ratio"] == pytest.approx(1, abs=0.25)
+    assert result["step"]["ratio"] == pytest.approx(1, abs=0.25)
 
 
 @pytest.mark.long
@@ -155,11 +155,11 @@ def test_nothing_is_left_of_an_emulation_that_is_cut_off(scenario, tmp_path, how
 
 def inside(folder: str) -> list[int]:
     """Processes that were started for something in a folder: trainers, and the network between them."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
             if path.name != str(os.getpid()) and folder.encode() in os.readlink(path / "cwd").encode():
-                found.append(int(path.name))
+                pids.append(int(path.name))
         except OSError:
             continue
-    return found
+    return pids

@@ -23,7 +23,7 @@ from crosszone.run.engine import Engine
 from crosszone.run.machine import Local
 from crosszone.run.remote.supervisor import TOKEN_VARIABLE
 from crosszone.run.runners.supervised import SupervisedRunner
-from crosszone.run.work import Work, WorkNode
+from crosszone.run.work import TaskWork, WorkNode
 from crosszone.store import open_store
 from run.sshd import keys, needs_sshd, serving
 from run.zones import SLOW, TRAIN_PYTHON, Server, cluster, needs_torch, needs_zones, thread_inside
@@ -40,17 +40,17 @@ STOP_S = 10
 def server(tmp_path_factory):
     """A server with two environments that were probed, the link between them measured, a dataset and a model."""
     folder = tmp_path_factory.mktemp("end-to-end")
-    with ExitStack() as held:
-        network = held.enter_context(Network.of(cluster({"ab": SLOW})))
-        thread = held.enter_context(thread_inside(network.control))
-        own = keys(folder / "keys")
+    with ExitStack() as stack:
+        network = stack.enter_context(Network.from_cluster(cluster({"ab": SLOW})))
+        thread = stack.enter_context(thread_inside(network.control))
+        host_keys = keys(folder / "keys")
         serve = Server(network.control, thread, folder / "server")
-        held.callback(serve.close)
+        stack.callback(serve.close)
         serve.start()
         for name, node in zip("ab", network.nodes, strict=True):
-            daemon = serving(node.address, 2222, own, folder / f"sshd-{name}", node.machine.command_prefix)
+            daemon = serving(node.address, 2222, host_keys, folder / f"sshd-{name}", node.machine.command_prefix)
             thread.submit(daemon.__enter__).result()
-            held.callback(lambda one=daemon: thread.submit(one.__exit__, None, None, None).result())
+            stack.callback(lambda one=daemon: thread.submit(one.__exit__, None, None, None).result())
             environment = {
                 "id": f"env-{name}",
                 "name": f"zone {name}",
@@ -59,8 +59,8 @@ def server(tmp_path_factory):
                 "address": node.address,
                 "ssh_user": "root",
                 "ssh_port": 2222,
-                "ssh_key": str(own.user),
-                "known_hosts": str(own.known),
+                "ssh_key": str(host_keys.user),
+                "known_hosts": str(host_keys.known),
                 "python": str(TRAIN_PYTHON),
                 "workdir": str(folder / f"node-{name}"),
             }
@@ -100,8 +100,8 @@ def create(server: Server, name: str, *, steps: int, every: int = 1000, **policy
     answer = server.ask("POST", "/training-tasks", request, **{"Idempotency-Key": name})
     assert answer["code"] == 200
     assert answer["data"]["status"] == "initializing"
-    told = {"nodeCount": 2, "totalGpus": 0, "masterNode": "env-a", "framework": "pytorch-ddp"}
-    assert answer["data"]["distributedInfo"] == told
+    expected = {"nodeCount": 2, "totalGpus": 0, "masterNode": "env-a", "framework": "pytorch-ddp"}
+    assert answer["data"]["distributedInfo"] == expected
     again = server.ask("POST", "/training-tasks", request, **{"Idempotency-Key": name})
     assert again["data"]["taskId"] == answer["data"]["taskId"]
     return answer["data"]["taskId"]
@@ -126,14 +126,14 @@ def reached(server: Server, id: str, *states: str, step: int = 0) -> dict:
 
 def processes(id: str) -> list[int]:
     """All processes of a task on this machine, in whatever namespace."""
-    found = []
+    rows = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
             if f"{TOKEN_VARIABLE}={id}.".encode() in path.read_bytes():
-                found.append(int(path.parent.name))
+                rows.append(int(path.parent.name))
         except OSError:
             continue
-    return found
+    return rows
 
 
 def ranks(id: str) -> list[int]:
@@ -193,10 +193,10 @@ def test_a_task_is_stopped_resumed_and_recovers_from_a_killed_rank(server):
     id = create(server, "long", steps=5000, every=5, maxRestarts=1)
     reached(server, id, "running", step=4)
     assert len(ranks(id)) == 2
-    asked = time.monotonic()
+    begin = time.monotonic()
     server.ask("POST", f"/training-tasks/{id}/stop")
     wait_until(lambda: not processes(id))
-    took = time.monotonic() - asked
+    took = time.monotonic() - begin
     stopped = reached(server, id, "stopped")
     at = stopped["progress"]["step"]
 
@@ -243,8 +243,8 @@ def test_the_server_may_be_killed_at_any_moment(server):
     alive = sorted(ranks(id))
     assert len(alive) == 2
     killed_in(server, id, "running")
-    seen = task(server, id)["progress"]["step"]
-    reached(server, id, "running", step=seen + 3)
+    step = task(server, id)["progress"]["step"]
+    reached(server, id, "running", step=step + 3)
     assert sorted(ranks(id)) == alive, "what runs is attached to, not started again"
     server.ask("POST", f"/training-tasks/{id}/stop")
     killed_in(server, id, "stopping")
@@ -274,12 +274,12 @@ def test_twenty_tasks_at_once_on_this_machine(tmp_path):
         options=(), files=files, warnings=(),
     )  # fmt: skip
     node = WorkNode(number=0, environment="here", script="nodes/000.sh", ranks=("0",), address=None)
-    doing = Work(scenario="", bundle=bundle, prediction={}, slowdown=None, nodes=(node,))
-    here = Environment(name="here", zone="z", runner="local", workdir=str(tmp_path / "w"))
+    doing = TaskWork(scenario="", bundle=bundle, prediction={}, slowdown=None, nodes=(node,))
+    environment = Environment(name="here", zone="z", runner="local", workdir=str(tmp_path / "w"))
 
     def runner(one, work):
         machines = {"here": Local(name="here")}
-        return SupervisedRunner(task=one.id, work=work, environments={"here": here}, machines=machines, port=1)
+        return SupervisedRunner(task=one.id, work=work, environments={"here": environment}, machines=machines, port=1)
 
     with open_store(f"sqlite:///{tmp_path}/saved.db") as store:
         ids = [store.tasks.add(name=f"task {number}", request={})[0].id for number in range(20)]
@@ -288,7 +288,7 @@ def test_twenty_tasks_at_once_on_this_machine(tmp_path):
         driver = threading.Thread(target=engine.run_until, args=(stop,))
         driver.start()
         try:
-            wait_until(lambda: not store.tasks.live())
+            wait_until(lambda: not store.tasks.list_live())
         finally:
             stop.set()
             driver.join()

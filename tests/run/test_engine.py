@@ -17,7 +17,7 @@ from crosszone.run.engine import Engine
 from crosszone.run.machine import Local
 from crosszone.run.remote.supervisor import find_processes, send_signal
 from crosszone.run.runners.supervised import SupervisedRunner
-from crosszone.run.work import Work, WorkNode
+from crosszone.run.work import TaskWork, WorkNode
 from crosszone.store import open_store
 from waiting import PAUSE_S, wait_until
 
@@ -34,7 +34,7 @@ done
 """
 
 
-def work(starts: Path, *, nodes: int = 2, pause: float = 0.01, ends: tuple[str, ...] = ()) -> Work:
+def work(starts: Path, *, nodes: int = 2, pause: float = 0.01, ends: tuple[str, ...] = ()) -> TaskWork:
     """A bundle of plain scripts that write metrics."""
     scripts = [STEPS.format(number=n, pause=pause, end=ends[n] if n < len(ends) else "exit 0") for n in range(nodes)]
     files = [
@@ -49,14 +49,14 @@ def work(starts: Path, *, nodes: int = 2, pause: float = 0.01, ends: tuple[str, 
         WorkNode(number=n, environment=f"env-{n}", script=f"nodes/{n:03d}.sh", ranks=(str(n),), address="127.0.0.1")
         for n in range(nodes)
     ]
-    return Work(scenario="", bundle=bundle, prediction={}, slowdown=None, nodes=tuple(places))
+    return TaskWork(scenario="", bundle=bundle, prediction={}, slowdown=None, nodes=tuple(places))
 
 
 @pytest.fixture
 def store(tmp_path):
     with open_store(f"sqlite:///{tmp_path}/saved.db") as opened:
         yield opened
-        for task in opened.tasks.live():
+        for task in opened.tasks.list_live():
             if task.token:
                 send_signal(find_processes(task.token), signal.SIGKILL)
 
@@ -68,7 +68,7 @@ def starts(tmp_path):
     return folder
 
 
-def made(store, tmp_path, doing: Work, *, name: str = "engine", check=None, make=None) -> Engine:
+def made(store, tmp_path, doing: TaskWork, *, name: str = "engine", check=None, make=None) -> Engine:
     places = {node.environment: Environment(name="e", zone="z", workdir=str(tmp_path / "w")) for node in doing.nodes}
 
     def runner(task, work):
@@ -94,11 +94,11 @@ def advanced(engine: Engine, id: str, *, to: str | None = None):
 
 
 def states(store, id: str) -> list[str]:
-    return [event.about["to"] for event in store.tasks.events(id) if "to" in event.about]
+    return [event.about["to"] for event in store.tasks.list_events(id) if "to" in event.about]
 
 
 def counted(starts: Path) -> list[int]:
-    return [len(one.read_text().split()) for one in sorted(starts.iterdir())]
+    return [len(file.read_text().split()) for file in sorted(starts.iterdir())]
 
 
 def test_a_task_runs_to_its_end(store, tmp_path, starts):
@@ -123,13 +123,13 @@ def test_whoever_comes_next_goes_on(store, tmp_path, starts, state):
         if task.state == state:
             before = store.tasks.get(id)
             if state == "stopping" or not engine._works:
-                kept = store.tasks.move
+                move = store.tasks.move
                 store.tasks.move = lambda *_, **__: None  # killed before it was stored
                 engine.advance(id)
-                store.tasks.move = kept
+                store.tasks.move = move
             assert store.tasks.get(id).state == before.state
         if state == "stopping" and task.state == "running":
-            store.tasks.note(id, stop_asked=True)
+            store.tasks.update_fields(id, stop_asked=True)
         if not made(store, tmp_path, doing, name=f"next-{number}").advance(id):
             break
         time.sleep(0.1)
@@ -154,9 +154,9 @@ def test_a_rank_that_fails_takes_the_group_with_it_which_starts_again(store, tmp
     task = advanced(made(store, tmp_path, work(starts, ends=ends)), id)
     assert (task.state, task.restarts) == ("succeeded", 2)
     assert counted(starts) == [3, 3]
-    told = [event.about["notice"] for event in store.tasks.events(id) if "notice" in event.about]
-    assert told[0]["params"]["said"] == "error: a bad rank"
-    tokens = {token for one in starts.iterdir() for token in one.read_text().split()}
+    notices = [event.about["notice"] for event in store.tasks.list_events(id) if "notice" in event.about]
+    assert notices[0]["params"]["said"] == "error: a bad rank"
+    tokens = {token for file in starts.iterdir() for token in file.read_text().split()}
     assert len(tokens) == 3
     assert [find_processes(token) for token in tokens] == [[]] * 3
 
@@ -179,7 +179,7 @@ def test_a_task_can_be_stopped_in_any_state(store, tmp_path, starts, state):
     advanced(engine, id, to=state)
     if state == "running":
         wait_until(lambda: len(counted(starts)) == 2)
-    store.tasks.note(id, stop_asked=True)
+    store.tasks.update_fields(id, stop_asked=True)
     task = advanced(engine, id)
     assert (task.state, task.stop_asked) == ("stopped", False)
     assert task.token is None or find_processes(task.token) == []
@@ -200,7 +200,7 @@ def test_what_cannot_be_made_or_checked_fails_with_its_reason(store, tmp_path, s
 
 
 def test_a_machine_that_goes_away_interrupts_and_one_that_comes_back_does_not(store, tmp_path, starts, monkeypatch):
-    monkeypatch.setattr(driving, "GONE_S", 0.6)
+    monkeypatch.setattr(driving, "UNREACHABLE_S", 0.6)
     away = threading.Event()
 
     class Fickle(Local):
@@ -213,7 +213,7 @@ def test_a_machine_that_goes_away_interrupts_and_one_that_comes_back_does_not(st
     engine = made(store, tmp_path, doing)
     places = {node.environment: Environment(name="e", zone="z", workdir=str(tmp_path / "w")) for node in doing.nodes}
     machines = {id: Fickle(name=id) for id in places}
-    engine._runner = lambda task, work: SupervisedRunner(
+    engine._make_runner = lambda task, work: SupervisedRunner(
         task=task.id, work=work, environments=places, machines=machines, port=1
     )
     id = task_of(store)
@@ -234,14 +234,14 @@ def test_twenty_tasks_side_by_side_and_two_engines_never_drive_the_same(store, t
     ids = [task_of(store) for _ in range(20)]
     stop = threading.Event()
     engines = [made(store, tmp_path, doing, name=f"engine-{n}") for n in range(2)]
-    threads = [threading.Thread(target=one.run_until, args=(stop,)) for one in engines]
-    for one in threads:
-        one.start()
+    threads = [threading.Thread(target=engine.run_until, args=(stop,)) for engine in engines]
+    for thread in threads:
+        thread.start()
     try:
-        wait_until(lambda: not store.tasks.live())
+        wait_until(lambda: not store.tasks.list_live())
     finally:
         stop.set()
-        for one in threads:
-            one.join()
+        for thread in threads:
+            thread.join()
     assert [store.tasks.get(id).state for id in ids] == ["succeeded"] * 20
     assert counted(starts) == [20]

@@ -13,9 +13,15 @@ from crosszone.inputs.document import parse_document
 from crosszone.inputs.environment import Environment, MeasuredLink
 from crosszone.inputs.value import parse
 from crosszone.run import imports
+from crosszone.run.environments import (
+    LinkEnd,
+    build_cluster,
+    find_gpu_name,
+    make_machine,
+    measure_link,
+    probe_environment,
+)
 from crosszone.run.machine import Local, Ssh
-from crosszone.run.probe import End, find_gpu_name, machine_of, measured, probed
-from crosszone.run.site import cluster_of
 
 A100 = {"gpu": "a100-80gb-sxm", "gpus": 2}
 
@@ -40,13 +46,15 @@ def test_a_gpu_is_known_by_what_its_driver_prints(printed, kind):
 
 
 def test_a_probe_fills_in_what_the_machine_says():
-    found = probed(env(address="127.0.0.1", runner="local", python=sys.executable, workdir="/tmp"), Local())
-    assert found.status == "running"
-    assert found.cpus >= 1
-    assert found.memory_gb > 0.1
-    assert found.since is not None
-    assert found.interface == "lo"
-    assert found.facts["software"]["python"].startswith("3.")
+    environment = probe_environment(
+        env(address="127.0.0.1", runner="local", python=sys.executable, workdir="/tmp"), Local()
+    )
+    assert environment.status == "running"
+    assert environment.cpus >= 1
+    assert environment.memory_gb > 0.1
+    assert environment.since is not None
+    assert environment.interface == "lo"
+    assert environment.facts["software"]["python"].startswith("3.")
 
 
 class Told:
@@ -71,33 +79,33 @@ class Told:
 
 def test_gpus_that_are_found_take_the_place_of_those_that_were_typed():
     cards = [{"name": "NVIDIA H200", "memory_gib": 140.0}] * 8
-    found = probed(env(**A100), Told(gpus=cards))
-    assert (found.gpu, found.gpus, found.since) == ("h200-141gb-sxm", 8, 1e9 - 60)
-    unknown = probed(env(**A100), Told(gpus=[{"name": "Matrox Mystique", "memory_gib": 1.0}]))
+    environment = probe_environment(env(**A100), Told(gpus=cards))
+    assert (environment.gpu, environment.gpus, environment.since) == ("h200-141gb-sxm", 8, 1e9 - 60)
+    unknown = probe_environment(env(**A100), Told(gpus=[{"name": "Matrox Mystique", "memory_gib": 1.0}]))
     assert (unknown.gpu, unknown.gpus) == ("a100-80gb-sxm", 1)
-    assert probed(env(**A100), Told()).gpus == 2  # no driver says nothing of what is planned
+    assert probe_environment(env(**A100), Told()).gpus == 2  # no driver says nothing of what is planned
 
 
 def test_whoever_can_be_asked_is_a_machine():
-    assert isinstance(machine_of("e", env(runner="local")), Local)
-    far = machine_of("e", env(address="10.0.0.7", ssh_user="ml", ssh_port=2222))
+    assert isinstance(make_machine("e", env(runner="local")), Local)
+    far = make_machine("e", env(address="10.0.0.7", ssh_user="ml", ssh_port=2222))
     assert isinstance(far, Ssh)
     assert (far.address, far.user, far.port) == ("10.0.0.7", "ml", 2222)
     for other, code in ((env(), "environment_no_address"), (env(runner="slurm"), "environment_scheduled")):
         with pytest.raises(MachineError) as refused:
-            machine_of("e", other)
+            make_machine("e", other)
         assert refused.value.notices[0].code == code
 
 
 def test_a_link_of_this_machine_to_itself():
-    ends = [End(name, "127.0.0.1", Local(name=name)) for name in ("a", "b")]
-    link = measured(*ends, seconds=0.3, streams=2)
+    ends = [LinkEnd(name, "127.0.0.1", Local(name=name)) for name in ("a", "b")]
+    link = measure_link(*ends, seconds=0.3, streams=2)
     assert (link.first, link.second, link.streams) == ("a", "b", 2)
     assert 0 < link.rtt_ms_least <= link.rtt_ms <= link.rtt_ms_most < 1000
     assert link.gbps > 0.1
     assert link.gbps_back > 0.1
     with pytest.raises(MachineError):
-        measured(ends[0], End("c", None, Local()))
+        measure_link(ends[0], LinkEnd("c", None, Local()))
 
 
 def test_environments_make_a_cluster_with_their_measured_links():
@@ -113,30 +121,30 @@ def test_environments_make_a_cluster_with_their_measured_links():
         MeasuredLink(first="env-1", second="env-3", rtt_ms=0.1, **common),
         MeasuredLink(first="env-1", second="env-9", rtt_ms=0.1, **common),
     ]
-    found = parse(Cluster, cluster_of(chosen, links))
-    assert [zone.name for zone in found.zones] == ["a", "b"]
-    assert [group.gpus for _, group in found.groups()] == [2, 2, 8]
-    assert found.zones[0].nodes[0].hosts[0].name == "env-1"
-    (link,) = found.links
+    cluster = parse(Cluster, build_cluster(chosen, links))
+    assert [zone.name for zone in cluster.zones] == ["a", "b"]
+    assert [group.gpus for _, group in cluster.groups()] == [2, 2, 8]
+    assert cluster.zones[0].nodes[0].hosts[0].name == "env-1"
+    (link,) = cluster.links
     assert (link.between, link.rtt_ms, link.measured) == (("a", "b"), 21.0, True)
     assert link.gbps == pytest.approx(0.0965 / 0.9653, rel=1e-3)  # headers belong to a link's rate
     assert link.gbps_back == pytest.approx(0.06 / 0.9653, rel=1e-3)
     with pytest.raises(InvalidError) as refused:
-        cluster_of({"e": env(gpus=2)})
+        build_cluster({"e": env(gpus=2)})
     assert refused.value.notices[0].code == "environment_no_gpu_kind"
     with pytest.raises(InvalidError):
-        cluster_of({"e": env(region="cn-beijing", **A100), "f": env(region="cn-shanghai", **A100)})
+        build_cluster({"e": env(region="cn-beijing", **A100), "f": env(region="cn-shanghai", **A100)})
 
 
 def test_a_rate_measured_inside_a_zone_is_taken_where_none_was_given():
-    given = {**A100, "nic_gbps": 10.0}
-    chosen = {"e": env("a", **A100), "f": env("a", **given), "g": env("b", **A100)}
+    fields = {**A100, "nic_gbps": 10.0}
+    chosen = {"e": env("a", **A100), "f": env("a", **fields), "g": env("b", **A100)}
     common = {"rtt_ms": 0.1, "rtt_ms_least": 0.1, "rtt_ms_most": 0.2, "measured": 1e9}
     links = [
         MeasuredLink(first="f", second="e", gbps=0.9, gbps_back=0.8, **common),
         MeasuredLink(first="e", second="g", gbps=5.0, **common),
     ]
-    e, f, g = (group for _, group in parse(Cluster, cluster_of(chosen, links)).groups())
+    e, f, g = (group for _, group in parse(Cluster, build_cluster(chosen, links)).groups())
     assert e.nic_gbps == pytest.approx(0.9 / 0.9653, rel=1e-3)
     assert (f.nic_gbps, g.nic_gbps) == (10.0, None)
 
@@ -145,9 +153,9 @@ CPU = {"threads": 8, "fp32_tflops": 0.4567, "bf16_tflops": 0.0123, "memory_gb_pe
 
 
 def test_a_machine_without_gpus_trains_on_its_cpu_at_the_rates_a_probe_measured():
-    found = probed(env(), Told(cpu=CPU))
-    assert (found.gpus, found.gpu, found.processes) == (0, None, 1)
-    ((_, group),) = parse(Cluster, cluster_of({"e": found})).groups()
+    environment = probe_environment(env(), Told(cpu=CPU))
+    assert (environment.gpus, environment.gpu, environment.processes) == (0, None, 1)
+    ((_, group),) = parse(Cluster, build_cluster({"e": environment})).groups()
     assert (group.gpus, group.gpu.is_cpu, group.fabric) == (1, True, "tcp")
     assert group.gpu.dense_tflops.fp32 == 0.46  # what two measurements agree on: two digits
     assert group.gpu.memory_gb_per_s == 25.0
@@ -155,17 +163,17 @@ def test_a_machine_without_gpus_trains_on_its_cpu_at_the_rates_a_probe_measured(
 
 
 def test_nothing_is_invented_for_a_cpu_that_nobody_measured():
-    for unknown in (env(), probed(env(), Told(cpu={"missing": "torch"}))):
+    for unknown in (env(), probe_environment(env(), Told(cpu={"missing": "torch"}))):
         with pytest.raises(InvalidError) as refused:
-            cluster_of({"e": unknown})
+            build_cluster({"e": unknown})
         assert refused.value.notices[0].code == "environment_cpu_unmeasured"
 
 
 def test_a_yaml_list():
     text = "environments:\n  - {id: env-001, name: one, zone: a}\n  - {name: two, zone: b, gpus: 4, gpu: a100}\n"
-    found = imports.read_environment_list(parse_document(text, "envs.yaml"))
-    assert list(found) == ["env-001", "two"]
-    assert found["two"].gpus == 4
+    environments = imports.read_environment_list(parse_document(text, "envs.yaml"))
+    assert list(environments) == ["env-001", "two"]
+    assert environments["two"].gpus == 4
     for wrong, line in (("gpus: -1", 2), ("gpuss: 1", 2)):
         with pytest.raises(InvalidError) as refused:
             imports.read_environment_list(
@@ -189,10 +197,14 @@ def test_an_ssh_config(tmp_path):
         f"Host gpu-2\n  Port 2222\n  IdentityFile {key}\n  UserKnownHostsFile {tmp_path}/known\n"
         "Host *.internal !bad -oProxyCommand=x\nHost *\n  User fallback\n"
     )
-    found = imports.read_ssh_hosts(config, zone="z")
-    assert list(found) == ["gpu-1", "gpu-2"]
-    assert (found["gpu-1"].address, found["gpu-1"].ssh_user, found["gpu-1"].ssh_port) == ("gpu-1.example.org", "ml", 22)
-    two = found["gpu-2"]
+    environments = imports.read_ssh_hosts(config, zone="z")
+    assert list(environments) == ["gpu-1", "gpu-2"]
+    assert (environments["gpu-1"].address, environments["gpu-1"].ssh_user, environments["gpu-1"].ssh_port) == (
+        "gpu-1.example.org",
+        "ml",
+        22,
+    )
+    two = environments["gpu-2"]
     assert (two.ssh_port, two.ssh_key, two.known_hosts) == (2222, str(key), f"{tmp_path}/known")
     assert two.zone == "z"
     with pytest.raises(FileError):
@@ -210,13 +222,13 @@ def test_lines_of_sinfo():
         "node3|west|128+|1031000+|gpu:h100:4,gpu:h100:4,shard:2|mixed\n"
         "noise\n"
     )
-    found = imports.parse_slurm_nodes(text)
-    assert list(found) == ["node1", "node2", "node3"]
-    one, two, three = found.values()
-    assert (one.zone, one.gpu, one.gpus, one.cpus, one.status) == ("east", "a100-80gb-sxm", 8, 64, "running")
-    assert one.memory_gb == pytest.approx(515000 * 2**20 / 1e9, rel=1e-6)
-    assert (two.gpus, two.gpu, two.status) == (0, None, "stopped")
-    assert (three.gpus, three.gpu, three.runner) == (8, "h100-80gb-sxm", "slurm")
+    environments = imports.parse_slurm_nodes(text)
+    assert list(environments) == ["node1", "node2", "node3"]
+    first, second, third = environments.values()
+    assert (first.zone, first.gpu, first.gpus, first.cpus, first.status) == ("east", "a100-80gb-sxm", 8, 64, "running")
+    assert first.memory_gb == pytest.approx(515000 * 2**20 / 1e9, rel=1e-6)
+    assert (second.gpus, second.gpu, second.status) == (0, None, "stopped")
+    assert (third.gpus, third.gpu, third.runner) == (8, "h100-80gb-sxm", "slurm")
 
 
 def test_a_list_of_kubernetes_nodes():
@@ -236,12 +248,12 @@ def test_a_list_of_kubernetes_nodes():
         },
     }
     bare = {"metadata": {"name": "n2"}, "status": {"conditions": [{"type": "Ready", "status": "False"}]}}
-    found = imports.parse_kubernetes_nodes(json.loads(json.dumps({"items": [node, bare]})))
-    one, two = found.values()
-    assert (one.zone, one.region, one.gpu, one.gpus) == ("cn-beijing-a", "cn-beijing", "a100-80gb-sxm", 8)
-    assert (one.cpus, one.address, one.status) == (63, "10.0.0.4", "running")
-    assert one.memory_gb == pytest.approx(540.614, abs=0.01)
-    assert (two.zone, two.gpus, two.status) == ("default", 0, "stopped")
+    environments = imports.parse_kubernetes_nodes(json.loads(json.dumps({"items": [node, bare]})))
+    first, second = environments.values()
+    assert (first.zone, first.region, first.gpu, first.gpus) == ("cn-beijing-a", "cn-beijing", "a100-80gb-sxm", 8)
+    assert (first.cpus, first.address, first.status) == (63, "10.0.0.4", "running")
+    assert first.memory_gb == pytest.approx(540.614, abs=0.01)
+    assert (second.zone, second.gpus, second.status) == ("default", 0, "stopped")
 
 
 @pytest.mark.parametrize(

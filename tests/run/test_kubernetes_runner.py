@@ -27,10 +27,10 @@ from crosszone.inputs.dataset import Dataset
 from crosszone.inputs.environment import Environment, MeasuredLink
 from crosszone.inputs.value import parse
 from crosszone.run.engine import Engine
-from crosszone.run.request import Known, TaskRequest, checked
+from crosszone.run.request import RegisteredEntries, TaskRequest, check_request
 from crosszone.run.runners import kubernetes as running
-from crosszone.run.runners.choice import make_runner
-from crosszone.run.work import work_of
+from crosszone.run.service import make_runner
+from crosszone.run.work import build_work
 from crosszone.store import open_store
 from run.test_engine import advanced, states
 from run.test_slurm_task import STUB, started
@@ -73,18 +73,22 @@ class Cluster:
         place = self.folder / name
         (place / "bundle").mkdir(parents=True)
         (place / "work").mkdir()
-        volume = next(one["configMap"]["name"] for one in spec["volumes"] if "configMap" in one)
+        volume = next(entry["configMap"]["name"] for entry in spec["volumes"] if "configMap" in entry)
         packed = self.objects[f"/api/v1/namespaces/{space}/configmaps/{volume}"]["binaryData"]
         for key, text in packed.items():
             (place / "bundle" / key).write_bytes(base64.b64decode(text))
-        command = [one.replace("/bundle/", f"{place}/bundle/") for one in container["command"]]
-        env = self.env | {one["name"]: one["value"] for one in container["env"]} | {"JOB_COMPLETION_INDEX": str(index)}
+        command = [word.replace("/bundle/", f"{place}/bundle/") for word in container["command"]]
+        env = (
+            self.env
+            | {variable["name"]: variable["value"] for variable in container["env"]}
+            | {"JOB_COMPLETION_INDEX": str(index)}
+        )
         with (place / "log").open("wb") as log:
             self.processes[name] = subprocess.Popen(command, cwd=place / "work", env=env, stdout=log, stderr=log)
         labels = {"jobset.sigs.k8s.io/jobset-name": job, "jobset.sigs.k8s.io/replicatedjob-name": run["name"]}
         labels |= {"batch.kubernetes.io/job-completion-index": str(index)}
-        made = {"kind": "Pod", "metadata": {"name": name, "namespace": space, "labels": labels}, "spec": spec}
-        self.objects[f"/api/v1/namespaces/{space}/pods/{name}"] = made
+        document = {"kind": "Pod", "metadata": {"name": name, "namespace": space, "labels": labels}, "spec": spec}
+        self.objects[f"/api/v1/namespaces/{space}/pods/{name}"] = document
 
     def settle(self):
         """States of pods, and of jobs all of whose pods have ended."""
@@ -99,15 +103,15 @@ class Cluster:
             )
             phase = "Running" if code is None else "Failed" if code else "Succeeded"
             pod["status"] = {"phase": phase, "containerStatuses": [{"name": "node", "state": state}]}
-        for job in [one for one in self.objects.values() if one["kind"] == "TrainJob"]:
+        for job in [document for document in self.objects.values() if document["kind"] == "TrainJob"]:
             mine = self.pods(job["metadata"]["name"])
             phases = [pod["status"]["phase"] for pod in mine]
-            told = "Failed" if "Failed" in phases else "Complete" if set(phases) == {"Succeeded"} else None
+            end = "Failed" if "Failed" in phases else "Complete" if set(phases) == {"Succeeded"} else None
             conditions = (
-                [{"type": told, "status": "True", "reason": "JobsSettled", "message": f"jobset {told}"}] if told else []
+                [{"type": end, "status": "True", "reason": "JobsSettled", "message": f"jobset {end}"}] if end else []
             )
             job["status"] = {"conditions": conditions}
-            if told == "Failed":  # JobSet ends what is left
+            if end == "Failed":  # JobSet ends what is left
                 for pod in mine:
                     self.end(pod)
 
@@ -148,8 +152,8 @@ class Answers(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def refused(self, status, reason):
-        said = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": reason, "code": status}
-        self.told(status, said)
+        status_document = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": reason, "code": status}
+        self.told(status, status_document)
 
     def handle_one(self):
         cluster, (path, _, query) = self.cluster, self.path.partition("?")
@@ -158,32 +162,38 @@ class Answers(BaseHTTPRequestHandler):
             cluster.asked.append((self.command, path))
             assert self.headers["Authorization"] == "Bearer test-token"
             if self.command == "POST":
-                made = json.loads(body)
-                made["metadata"]["creationTimestamp"] = str(time.time())
+                document = json.loads(body)
+                document["metadata"]["creationTimestamp"] = str(time.time())
                 if not re.search(r"/(v1|v1alpha1)/namespaces/training/", path):
                     return self.refused(404, "the server could not find the requested resource")
-                where = f"{path}/{made['metadata']['name']}"
+                where = f"{path}/{document['metadata']['name']}"
                 if where in cluster.objects:
                     return self.refused(409, f"{where} already exists")
-                cluster.objects[where] = made
-                if made["kind"] == "TrainJob":
-                    cluster.run(made)
-                return self.told(201, made)
+                cluster.objects[where] = document
+                if document["kind"] == "TrainJob":
+                    cluster.run(document)
+                return self.told(201, document)
             cluster.settle()
             if path.endswith("/log"):
                 return self.told(200, (cluster.folder / path.split("/")[-2] / "log").read_bytes(), "text/plain")
             if path in cluster.objects:
-                found = cluster.objects[path]
+                document = cluster.objects[path]
                 if self.command == "DELETE":
                     cluster.delete(path)
-                return self.told(200, found)
+                return self.told(200, document)
             if re.search(r"/(v1|v1alpha1)/namespaces/training/(pods|trainjobs|trainingruntimes|configmaps)$", path):
-                wanted = urllib.parse.parse_qs(query).get("labelSelector", [""])[0]
-                key, _, value = wanted.partition("=")
-                items = [one for where, one in cluster.objects.items() if where.rpartition("/")[0] == path]
+                selector = urllib.parse.parse_qs(query).get("labelSelector", [""])[0]
+                key, _, value = selector.partition("=")
+                items = [document for where, document in cluster.objects.items() if where.rpartition("/")[0] == path]
                 return self.told(
                     200,
-                    {"items": [one for one in items if not key or one["metadata"].get("labels", {}).get(key) == value]},
+                    {
+                        "items": [
+                            document
+                            for document in items
+                            if not key or document["metadata"].get("labels", {}).get(key) == value
+                        ]
+                    },
                 )
             return self.refused(404, f"{path} not found")
 
@@ -242,10 +252,12 @@ def engine_of(store, **changes) -> Engine:
         "a": Environment(name="a", zone="a", gpus=2, partition="training", **fields),
         "b": Environment(name="b", zone="b", gpus=1, partition=changes.get("second", "training"), **fields),
     }
-    known = Known(environments=places, datasets={"d": Dataset(name="d", versions=({"id": "v"},))}, models={})
+    registered = RegisteredEntries(
+        environments=places, datasets={"d": Dataset(name="d", versions=({"id": "v"},))}, models={}
+    )
 
     def make(task):
-        return work_of(checked(parse(TaskRequest, task.request), known), LINKS, "en")
+        return build_work(check_request(parse(TaskRequest, task.request), registered), LINKS, "en")
 
     def runner(task, work):
         return make_runner(task, work, work.environments, {}, 29_504)
@@ -256,36 +268,36 @@ def engine_of(store, **changes) -> Engine:
 def task_of(store, **changes) -> str:
     where = {"nodeIds": ["a", "b"], "masterNode": "a", "framework": "pytorch-ddp"}
     fields = {"taskName": "t", "datasetId": "d", "datasetVersionId": "v", "modelId": "gpt2-small"}
-    asked = {**fields, "distributedConfig": where, "job": {"seq_len": 128, "steps": 3}, **changes}
-    return store.tasks.add(name="t", request=asked)[0].id
+    request = {**fields, "distributedConfig": where, "job": {"seq_len": 128, "steps": 3}, **changes}
+    return store.tasks.add(name="t", request=request)[0].id
 
 
 def test_a_task_runs_to_its_end_and_a_token_starts_once(store, cluster, tmp_path):
     id = task_of(store)
     engine = engine_of(store)
     advanced(engine, id, to="queued")
-    kept, store.tasks.move = store.tasks.move, lambda *_, **__: None  # killed before it was stored
+    move, store.tasks.move = store.tasks.move, lambda *_, **__: None  # killed before it was stored
     engine.advance(id)
-    store.tasks.move = kept
+    store.tasks.move = move
     task = advanced(engine_of(store), id)
     assert task.state == "succeeded", str(task.notice)
     assert states(store, id) == ["preflight", "queued", "running", "succeeded"]
     assert started(tmp_path / "starts") == {"0": 1, "1": 1}
     assert [node["code"] for node in task.progress["nodes"]] == [0, 0]
     assert task.progress["step"] == 3
-    runner = engine._runner(task, engine._work(task))
+    runner = engine._make_runner(task, engine._load_work(task))
     job = running.name_objects(task.token)
     for number in range(2):
         _, data = runner.read(number, "logs/ranks/0/stdout.log", 0, 1000)
         assert f"rank of node {number} meets at {job}-run-0-0-0.{job}:29504" in data.decode()
     runner.clean()
     assert [path for path in cluster.objects if "/pods/" not in path] == []
-    assert {one.state for one in runner.poll(task.token)} == {"none"}
+    assert {status.state for status in runner.poll(task.token)} == {"none"}
 
 
 def test_nodes_asked_for_by_zone_are_the_pods_of_its_runs(store, cluster, tmp_path):
-    wanted = [{"zone": "a", "nodes": 2}, {"zone": "b", "gpu": "a100-80gb-sxm", "nodes": 1}]
-    id = task_of(store, launchMode="new", allocation=wanted, distributedConfig={"framework": "pytorch-ddp"})
+    selector = [{"zone": "a", "nodes": 2}, {"zone": "b", "gpu": "a100-80gb-sxm", "nodes": 1}]
+    id = task_of(store, launchMode="new", allocation=selector, distributedConfig={"framework": "pytorch-ddp"})
     task = advanced(engine_of(store), id)
     assert task.state == "succeeded", str(task.notice)
     assert started(tmp_path / "starts") == {"0": 1, "1": 1, "2": 1}
@@ -299,12 +311,12 @@ def test_a_stop_deletes_the_job_and_its_logs_are_still_read(store, cluster, tmp_
     wait_until(lambda: len(started(tmp_path / "starts")) == 2)
     wait_until(lambda: engine.advance(id) and store.tasks.get(id).progress["nodes"][1]["state"] == "running")
     wait_until(lambda: any("rank of node 1" in log.read_text() for log in (tmp_path / "pods").glob("*/log")))
-    store.tasks.note(id, stop_asked=True)
+    store.tasks.update_fields(id, stop_asked=True)
     task = advanced(engine, id)
     assert task.state == "stopped"
     assert not [path for path in cluster.objects if "/pods/" in path or "/trainjobs/" in path]
     assert all(process.poll() is not None for process in cluster.processes.values())
-    _, data = engine._runner(task, engine._work(task)).read(1, "logs/node.log", 0, 1000)
+    _, data = engine._make_runner(task, engine._load_work(task)).read(1, "logs/node.log", 0, 1000)
     assert b"rank of node 1" in data
 
 
@@ -323,7 +335,7 @@ def test_the_manifest_of_a_start_is_one_that_kubeflow_takes(store, cluster, tmp_
     engine = engine_of(store)
     advanced(engine, id, to="queued")
     task = store.tasks.get(id)
-    documents = engine._runner(task, engine._work(task)).build_manifest(task.token)
+    documents = engine._make_runner(task, engine._load_work(task)).build_manifest(task.token)
     (tmp_path / "trainjob.yaml").write_text(yaml.safe_dump_all(documents))
     words = [
         CHECK / "bin" / "python",
@@ -345,7 +357,7 @@ def test_what_is_missing_is_said(store, cluster, tmp_path, monkeypatch):
     id = task_of(store)
     advanced(engine, id, to="queued")
     task = store.tasks.get(id)
-    runner = engine._runner(task, engine._work(task))
+    runner = engine._make_runner(task, engine._load_work(task))
     monkeypatch.setattr(running, "VERSION", "v9")
     with pytest.raises(MachineError) as refused:
         runner.prepare()
@@ -354,12 +366,12 @@ def test_what_is_missing_is_said(store, cluster, tmp_path, monkeypatch):
         runner._call_api("POST", "/apis/nothing", {"metadata": {}})
     assert refused.value.notices[0].code == "kubernetes_failed"
     (tmp_path / "kubeconfig").write_text("{}")
-    runner = engine._runner(task, engine._work(task))
+    runner = engine._make_runner(task, engine._load_work(task))
     with pytest.raises(MachineError) as refused:
         runner.prepare()
     assert refused.value.notices[0].code == "kubernetes_failed"
     monkeypatch.setitem(sys.modules, "kubernetes.client", None)
     with pytest.raises(MachineError) as refused:
-        engine._runner(task, engine._work(task)).prepare()
+        engine._make_runner(task, engine._load_work(task)).prepare()
     assert refused.value.notices[0].code == "kubernetes_client"
     assert "crosszone install kubernetes" in refused.value.notices[0].hint("zh")

@@ -22,14 +22,14 @@ from waiting import wait_until
 
 def packed(**files: bytes | tuple[str, bytes]) -> bytes:
     """A tar of files; a pair gives the member's own name."""
-    held = io.BytesIO()
-    with tarfile.open(fileobj=held, mode="w") as archive:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
         for key, value in files.items():
             name, data = value if isinstance(value, tuple) else (key, value)
             member = tarfile.TarInfo(name)
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
-    return held.getvalue()
+    return buffer.getvalue()
 
 
 class Spawned:
@@ -56,10 +56,12 @@ def machine(request, tmp_path_factory):
 def test_a_bundle_is_put_once_and_results_stay(machine, tmp_path):
     folder = str(tmp_path / "it's $(touch pwned)\n任务")
     first, second = packed(a=b"one"), packed(a=b"two", b=("sub/b.sh", b"echo"))
-    put = {"folder": folder}
+    arguments = {"folder": folder}
     for bundle, fresh in ((first, True), (first, False), (second, True)):
-        told = machine.call("files.put_bundle", payload=bundle, checksum=hashlib.sha256(bundle).hexdigest(), **put)
-        assert told == {"put": fresh}
+        answer = machine.call(
+            "files.put_bundle", payload=bundle, checksum=hashlib.sha256(bundle).hexdigest(), **arguments
+        )
+        assert answer == {"put": fresh}
         out = tmp_path / "it's $(touch pwned)\n任务" / "bundle" / "out"
         out.mkdir(exist_ok=True)
         (out / "kept").write_text("kept")
@@ -92,8 +94,8 @@ def test_reading_stays_inside_and_pages(machine, tmp_path):
     (tmp_path / "t" / "logs" / "node.log").write_bytes(bytes(range(256)) * 40)
     (tmp_path / "secret").write_text("secret")
     read = {"folder": str(tmp_path / "t")}
-    told, data = machine.call("files.read_bytes", name="logs/node.log", offset=10_000, max_bytes=1000, **read)
-    assert (told["size"], told["offset"], len(data)) == (10_240, 10_000, 240)
+    answer, data = machine.call("files.read_bytes", name="logs/node.log", offset=10_000, max_bytes=1000, **read)
+    assert (answer["size"], answer["offset"], len(data)) == (10_240, 10_000, 240)
     assert machine.call("files.read_bytes", name="none", **read) == ({"size": 0, "offset": 0}, b"")
     (tmp_path / "t" / "way-out").symlink_to(tmp_path / "secret")
     for name in ("../secret", str(tmp_path / "secret"), "way-out"):
@@ -182,13 +184,13 @@ def test_remote_code_is_plain_enough_for_an_old_python(name):
     text = read_modules()[name]
     ast.parse(text, feature_version=(3, 8))
     imported = {
-        (one.module or "") if isinstance(one, ast.ImportFrom) else one.names[0].name
-        for one in ast.walk(ast.parse(text))
-        if isinstance(one, ast.Import | ast.ImportFrom)
+        (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Import | ast.ImportFrom)
     }
-    others = {one for one in imported if one.split(".")[0] not in sys.stdlib_module_names}
+    third_party = {module for module in imported if module.split(".")[0] not in sys.stdlib_module_names}
     sent = MODULES[: MODULES.index(name)]
-    assert others <= {f"crosszone.run.remote.{one}" for one in sent}
+    assert third_party <= {f"crosszone.run.remote.{module}" for module in sent}
 
 
 def test_a_process_list_shows_no_secret(tmp_path):

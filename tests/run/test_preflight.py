@@ -13,17 +13,17 @@ import pytest
 from crosszone.errors import MachineError, Notice
 from crosszone.inputs.dataset import Dataset, DatasetVersion, TrainingModel
 from crosszone.inputs.environment import Environment, MeasuredLink
-from crosszone.run import link_checks, preflight
-from crosszone.run.checks import Left, NeededFile, Turn
+from crosszone.run import preflight
+from crosszone.run.checks import NeededFile, StepAbandoned, StepContext
+from crosszone.run.environments import measure_link
 from crosszone.run.machine import Local
-from crosszone.run.preflight import check
-from crosszone.run.probe import measured
+from crosszone.run.preflight import run_preflight
 from crosszone.run.remote.supervisor import find_processes
-from crosszone.run.request import Known, TaskRequest, checked
+from crosszone.run.request import RegisteredEntries, TaskRequest, check_request
 from crosszone.run.trial import Trial
-from crosszone.run.work import work_of
+from crosszone.run.work import build_work
 from crosszone.store import open_store
-from crosszone.store.tasks import notice_of
+from crosszone.store.tasks import decode_notice
 from deploy.test_slurm import free_ports
 from run.sshd import keys, needs_sshd, serving
 
@@ -74,10 +74,10 @@ LINK = MeasuredLink(
 )  # fmt: skip
 
 
-def known(places) -> Known:
+def known(places) -> RegisteredEntries:
     datasets = {"d": Dataset(name="d", versions=(DatasetVersion(id="v"),))}
     tiny = {"name": "tiny", "layers": 2, "hidden": 64, "heads": 4, "ffn_hidden": 128, "vocab": 256}
-    return Known(environments=places, datasets=datasets, models={"m": TrainingModel(name="m", model=tiny)})
+    return RegisteredEntries(environments=places, datasets=datasets, models={"m": TrainingModel(name="m", model=tiny)})
 
 
 def work_for(places, **job):
@@ -86,7 +86,7 @@ def work_for(places, **job):
         taskName="t", datasetId="d", datasetVersionId="v", modelId="m", distributedConfig=where,
         job={"seq_len": 64, "steps": 5, **job},
     )  # fmt: skip
-    return work_of(checked(request, known(places)), [LINK], "en")
+    return build_work(check_request(request, known(places)), [LINK], "en")
 
 
 @pytest.fixture(scope="module")
@@ -106,17 +106,17 @@ def store(tmp_path):
 
 
 @pytest.fixture
-def turn(store):
-    return Turn(store, store.tasks.add(name="t", request={})[0])
+def context(store):
+    return StepContext(store, store.tasks.add(name="t", request={})[0])
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """A link and trials of a step that are as predicted, and short waits."""
-    monkeypatch.setattr(link_checks, "measured", lambda *_, **__: LINK)
-    monkeypatch.setattr(link_checks, "TRY_S", 0.5)
-    monkeypatch.setattr(link_checks, "LEAST_S", 0.1)
-    monkeypatch.setattr(preflight, "measured_step", lambda id, *_: trial(id))
+    monkeypatch.setattr(preflight, "measure_link", lambda *_, **__: LINK)
+    monkeypatch.setattr(preflight, "PROBE_PORT_S", 0.5)
+    monkeypatch.setattr(preflight, "MIN_TEST_S", 0.1)
+    monkeypatch.setattr(preflight, "run_trial", lambda id, *_: trial(id))
 
 
 def trial(id: str, step_s: float = 0.1) -> Trial:
@@ -124,11 +124,11 @@ def trial(id: str, step_s: float = 0.1) -> Trial:
     return Trial(environment=id, step_s=step_s, predicted=band, speed=1.0, steps=5, layers=2, micro_batches=1)
 
 
-def found(turn, store, places, work, machines, **more) -> list[Notice]:
+def found(context, store, places, work, machines, **more) -> list[Notice]:
     """What a preflight finds; each is also an event, and says what is wrong in both languages."""
-    notices = check(work, places, machines, [LINK], turn=turn, **more)
-    told = [one.about["notice"] for one in store.tasks.events(turn.task.id) if one.kind == "check"]
-    assert [notice_of(one) for one in told if one] == notices
+    notices = run_preflight(work, places, machines, [LINK], context=context, **more)
+    stored = [event.about["notice"] for event in store.tasks.list_events(context.task.id) if event.kind == "check"]
+    assert [decode_notice(notice) for notice in stored if notice] == notices
     for notice in notices:
         for language in ("en", "zh"):
             assert notice.message(language) and notice.hint(language)
@@ -144,15 +144,15 @@ def fakes(places, **second):
 
 
 @pytest.mark.slow
-def test_all_is_well_and_each_check_says_what_it_saw(turn, store, places, work, monkeypatch):
-    monkeypatch.setattr(link_checks, "measured", measured)
-    assert found(turn, store, places, work, fakes(places)) == []
-    events = [one.about for one in store.tasks.events(turn.task.id) if one.kind == "check"]
-    assert {one["level"] for one in events} == {"ok"}
+def test_all_is_well_and_each_check_says_what_it_saw(context, store, places, work, monkeypatch):
+    monkeypatch.setattr(preflight, "measure_link", measure_link)
+    assert found(context, store, places, work, fakes(places)) == []
+    events = [event.about for event in store.tasks.list_events(context.task.id) if event.kind == "check"]
+    assert {event["level"] for event in events} == {"ok"}
     names = ["reach", "clock", "disk", "software", "versions", "gpus", "port", "link", "step"]
-    assert list(dict.fromkeys(one["check"] for one in events)) == names
-    assert turn.refined.port == next(one["measured"]["port"] for one in events if one["check"] == "port")
-    link = next(one["measured"] for one in events if one["check"] == "link")
+    assert list(dict.fromkeys(event["check"] for event in events)) == names
+    assert context.refined_work.port == next(event["measured"]["port"] for event in events if event["check"] == "port")
+    link = next(event["measured"] for event in events if event["check"] == "link")
     assert link["gbps"] > link["assumed"]["gbps"]
 
 
@@ -179,8 +179,8 @@ def test_all_is_well_and_each_check_says_what_it_saw(turn, store, places, work, 
         ({"fails": {"link.listen_for_probes": "machine_silent"}}, None, None),
     ],
 )
-def test_each_failure_is_its_own_and_names_its_machine(turn, store, places, work, second, code, level):
-    notices = found(turn, store, places, work, fakes(places, **second))
+def test_each_failure_is_its_own_and_names_its_machine(context, store, places, work, second, code, level):
+    notices = found(context, store, places, work, fakes(places, **second))
     if code is None:
         assert notices == []
         return
@@ -190,13 +190,13 @@ def test_each_failure_is_its_own_and_names_its_machine(turn, store, places, work
     assert "env-1" in notice.message()
 
 
-def test_an_image_that_differs_is_told(turn, store, work, places):
+def test_an_image_that_differs_is_told(context, store, work, places):
     other = {**places, "env-1": places["env-1"].replace(image="two")}
-    notices = found(turn, store, other, work, fakes(places))
-    assert [(one.code, one.params["what"]) for one in notices] == [("preflight_versions", "image")]
+    notices = found(context, store, other, work, fakes(places))
+    assert [(notice.code, notice.params["what"]) for notice in notices] == [("preflight_versions", "image")]
 
 
-def test_a_port_that_is_closed_is_told_by_whoever_cannot_reach_it(turn, store, places, work):
+def test_a_port_that_is_closed_is_told_by_whoever_cannot_reach_it(context, store, places, work):
     """The address leads nowhere: nothing of this machine listens there."""
     away = {**places, "env-0": places["env-0"].replace(address="127.255.255.254")}
 
@@ -205,35 +205,38 @@ def test_a_port_that_is_closed_is_told_by_whoever_cannot_reach_it(turn, store, p
             return {"heard": 0} if what == "link.listen_for_probes" else super().call(what, **more)
 
     machines = {"env-0": Deaf("env-0"), "env-1": Fake("env-1")}
-    notices = found(turn, store, away, work, machines)
-    closed = next(one for one in notices if one.code == "preflight_port_closed")
+    notices = found(context, store, away, work, machines)
+    closed = next(notice for notice in notices if notice.code == "preflight_port_closed")
     assert (closed.params["machine"], closed.params["other"]) == ("env-1", "env-0")
     assert closed.params["reason"] == "Connection refused"
 
 
-def test_a_port_that_is_named_and_taken_is_not_changed(turn, store, places, work):
+def test_a_port_that_is_named_and_taken_is_not_changed(context, store, places, work):
     import socket
 
-    with socket.create_server(("0.0.0.0", 0)) as taken:
-        port = taken.getsockname()[1]
-        notices = found(turn, store, places, work, fakes(places), fixed_port=port)
+    with socket.create_server(("0.0.0.0", 0)) as listener:
+        port = listener.getsockname()[1]
+        notices = found(context, store, places, work, fakes(places), fixed_port=port)
         assert "machine_port_taken" in codes(notices)
-        assert turn.refined is None
-        again = check(work.replace(port=port), places, fakes(places), [LINK], turn=turn)
+        assert context.refined_work is None
+        again = run_preflight(work.replace(port=port), places, fakes(places), [LINK], context=context)
         assert again == []
-        assert turn.refined.port not in (None, port)
+        assert context.refined_work.port not in (None, port)
 
 
-def test_data_that_is_missing_or_of_another_size_is_told(turn, store, places, work, tmp_path):
+def test_data_that_is_missing_or_of_another_size_is_told(context, store, places, work, tmp_path):
     path = tmp_path / "tokens.bin"
     needed = NeededFile(field="data", path=str(path), bytes=8)
-    assert codes(found(turn, store, places, work, fakes(places), files=[needed])) == ["preflight_data_missing"] * 2
+    assert codes(found(context, store, places, work, fakes(places), files=[needed])) == ["preflight_data_missing"] * 2
     path.write_bytes(bytes(4))
-    assert codes(check(work, places, fakes(places), [LINK], turn=turn, files=[needed])) == ["preflight_data_size"] * 2
+    assert (
+        codes(run_preflight(work, places, fakes(places), [LINK], context=context, files=[needed]))
+        == ["preflight_data_size"] * 2
+    )
     path.write_bytes(bytes(8))
-    assert check(work, places, fakes(places), [LINK], turn=turn, files=[needed]) == []
+    assert run_preflight(work, places, fakes(places), [LINK], context=context, files=[needed]) == []
     far = NeededFile(field="data", path="s3://bucket/tokens.bin", bytes=8)
-    assert check(work, places, fakes(places), [LINK], turn=turn, files=[far]) == []
+    assert run_preflight(work, places, fakes(places), [LINK], context=context, files=[far]) == []
 
 
 @pytest.mark.parametrize(
@@ -248,78 +251,83 @@ def test_data_that_is_missing_or_of_another_size_is_told(turn, store, places, wo
     ],
 )
 def test_a_link_slower_than_the_prediction_assumes_is_told(
-    turn, store, places, work, monkeypatch, rtt_ms, gbps, expected
+    context, store, places, work, monkeypatch, rtt_ms, gbps, expected
 ):
     now = LINK.replace(rtt_ms=rtt_ms, gbps_back=gbps)
-    monkeypatch.setattr(link_checks, "measured", lambda *_, **__: now)
-    notices = found(turn, store, places, work, fakes(places))
-    assert [(one.code, one.level) for one in notices] == expected
+    monkeypatch.setattr(preflight, "measure_link", lambda *_, **__: now)
+    notices = found(context, store, places, work, fakes(places))
+    assert [(notice.code, notice.level) for notice in notices] == expected
     if gbps < 0.0009:
         assert (notices[0].params["machine"], notices[0].params["other"]) == ("env-1", "env-0")
 
 
-def test_a_step_beyond_the_band_stops_a_gpu_and_refines_what_is_predicted(turn, store, places, work, monkeypatch):
-    monkeypatch.setattr(preflight, "measured_step", lambda id, *_: trial(id, 0.2 if id == "env-1" else 0.1))
-    notices = found(turn, store, places, work, fakes(places))
-    assert [(one.code, one.level, one.params["machine"]) for one in notices] == [
+def test_a_step_beyond_the_band_stops_a_gpu_and_refines_what_is_predicted(context, store, places, work, monkeypatch):
+    monkeypatch.setattr(preflight, "run_trial", lambda id, *_: trial(id, 0.2 if id == "env-1" else 0.1))
+    notices = found(context, store, places, work, fakes(places))
+    assert [(notice.code, notice.level, notice.params["machine"]) for notice in notices] == [
         ("preflight_step_slow", "error", "env-1")
     ]
-    assert turn.refined.prediction is not None
+    assert context.refined_work.prediction is not None
 
 
-def test_a_trial_that_fails_is_told_with_its_reason(turn, store, places, work, monkeypatch):
+def test_a_trial_that_fails_is_told_with_its_reason(context, store, places, work, monkeypatch):
     def fails(id, *_):
         raise MachineError(Notice(code="trial_failed", params={"machine": id, "reason": "ImportError: no torch"}))
 
-    monkeypatch.setattr(preflight, "measured_step", fails)
-    assert codes(found(turn, store, places, work, fakes(places))) == ["trial_failed"] * 2
+    monkeypatch.setattr(preflight, "run_trial", fails)
+    assert codes(found(context, store, places, work, fakes(places))) == ["trial_failed"] * 2
 
 
-def test_a_single_node_needs_no_port_and_no_link(turn, store):
+def test_a_single_node_needs_no_port_and_no_link(context, store):
     places = {"env-0": environment(0, address=None)}
     doing = work_for(places)
-    assert found(turn, store, places, doing, {"env-0": Fake("env-0")}) == []
-    names = {one.about["check"] for one in store.tasks.events(turn.task.id) if one.kind == "check"}
+    assert found(context, store, places, doing, {"env-0": Fake("env-0")}) == []
+    names = {event.about["check"] for event in store.tasks.list_events(context.task.id) if event.kind == "check"}
     assert not names & {"port", "link"}
-    assert turn.refined.port is None
+    assert context.refined_work.port is None
 
 
-def test_what_only_a_scheduler_reaches_is_left_to_it(turn, store, places, work):
-    scheduled = {id: one.replace(runner="slurm") for id, one in places.items()}
-    notices = found(turn, store, scheduled, work, {})
-    assert [(one.code, one.level) for one in notices] == [("environment_scheduled", "note")] * 2
+def test_what_only_a_scheduler_reaches_is_left_to_it(context, store, places, work):
+    scheduled = {id: environment.replace(runner="slurm") for id, environment in places.items()}
+    notices = found(context, store, scheduled, work, {})
+    assert [(notice.code, notice.level) for notice in notices] == [("environment_scheduled", "note")] * 2
 
 
-def test_a_preflight_that_nobody_waits_for_asks_no_more(turn, store, places, work):
+def test_a_preflight_that_nobody_waits_for_asks_no_more(context, store, places, work):
     class Slow(Fake):
         def call(self, what, **more):
             if what == "survey.read_clock":
-                turn.leave()
+                context.abandon()
             return super().call(what, **more)
 
-    with pytest.raises(Left):
-        check(work, places, {id: Slow(id) for id in places}, [LINK], turn=turn)
-    assert {one.about["check"] for one in store.tasks.events(turn.task.id) if one.kind == "check"} == {"reach"}
+    with pytest.raises(StepAbandoned):
+        run_preflight(work, places, {id: Slow(id) for id in places}, [LINK], context=context)
+    assert {event.about["check"] for event in store.tasks.list_events(context.task.id) if event.kind == "check"} == {
+        "reach"
+    }
 
 
 @pytest.mark.parametrize("try_s", [pytest.param(15.0, marks=[*needs_sshd, pytest.mark.slow])])
-def test_machines_over_ssh(turn, store, places, work, tmp_path, monkeypatch, try_s):
+def test_machines_over_ssh(context, store, places, work, tmp_path, monkeypatch, try_s):
     """Both answer, though they have nothing; then sshd of one is killed."""
-    monkeypatch.setattr(link_checks, "TRY_S", try_s)
-    held = keys(tmp_path / "keys")
+    monkeypatch.setattr(preflight, "PROBE_PORT_S", try_s)
+    host_keys = keys(tmp_path / "keys")
     first, second = free_ports(2)
-    near = {id: one.replace(python=sys.executable, workdir=str(tmp_path / id), gpus=2) for id, one in places.items()}
-    with serving("127.0.0.1", first, held, tmp_path / "a") as one:
-        with serving("127.0.0.1", second, held, tmp_path / "b") as two:
+    near = {
+        id: environment.replace(python=sys.executable, workdir=str(tmp_path / id), gpus=2)
+        for id, environment in places.items()
+    }
+    with serving("127.0.0.1", first, host_keys, tmp_path / "a") as machine:
+        with serving("127.0.0.1", second, host_keys, tmp_path / "b") as two:
             machines = {
-                "env-0": dataclasses.replace(one, name="env-0", python=sys.executable),
+                "env-0": dataclasses.replace(machine, name="env-0", python=sys.executable),
                 "env-1": dataclasses.replace(two, name="env-1", python=sys.executable),
             }
-            notices = found(turn, store, near, work, machines)
+            notices = found(context, store, near, work, machines)
             assert set(codes(notices)) == {"preflight_package", "preflight_gpu_missing"}
             pid = int((tmp_path / "b" / "sshd.pid").read_text())
             os.kill(pid, signal.SIGKILL)
-        notices = check(work, near, machines, [LINK], turn=turn)
+        notices = run_preflight(work, near, machines, [LINK], context=context)
         assert codes(notices) == ["machine_unreachable"]
         assert notices[0].params["machine"] == "env-1"
 

@@ -18,11 +18,11 @@ from crosszone.inputs.environment import Environment
 from crosszone.inputs.value import parse
 from crosszone.run.engine import Engine
 from crosszone.run.machine import BOOT
-from crosszone.run.request import Known, TaskRequest, checked
+from crosszone.run.request import RegisteredEntries, TaskRequest, check_request
 from crosszone.run.runners import ray as running
-from crosszone.run.runners.choice import make_runner
 from crosszone.run.runners.runner import LogReportedNode, build_start_files, drop_shared_metrics
-from crosszone.run.work import work_of
+from crosszone.run.service import make_runner
+from crosszone.run.work import build_work
 from crosszone.store import open_store
 from deploy.test_slurm import free_ports
 from run.test_engine import advanced, states, work
@@ -63,8 +63,8 @@ def test_a_node_that_speaks_tells_its_log_its_metrics_and_its_end(tmp_path):
     assert node_report.files["logs/node.log"].decode() == "at 10.0.0.1:29502\n"
     assert node_report.files["logs/ranks/0/stderr.log"] == b"no end\n"
     assert node_report.files["bundle/out/metrics-stage-0.jsonl"].count(b'"step"') == 5
-    seen = node_report.status(0, is_live=False)
-    assert (seen.state, seen.code, seen.stopped) == ("ended", 3, False)
+    status = node_report.status(0, is_live=False)
+    assert (status.state, status.code, status.stopped) == ("ended", 3, False)
     assert node_report.read("logs/node.log", 3, 4) == ({"size": 18, "offset": 3}, b"10.0")
 
 
@@ -83,7 +83,7 @@ def test_metrics_of_a_shared_folder_count_once():
     nodes = drop_shared_metrics(
         [LogReportedNode({name: b"a", "logs/node.log": b"x"}), LogReportedNode({name: b"a", "logs/node.log": b"y"})]
     )
-    assert [sorted(one.files) for one in nodes] == [[name, "logs/node.log"], ["logs/node.log"]]
+    assert [sorted(status.files) for status in nodes] == [[name, "logs/node.log"], ["logs/node.log"]]
 
 
 def test_a_node_that_said_nothing_starts_or_is_lost():
@@ -150,10 +150,12 @@ def engine_of(store, address: str) -> Engine:
         "first": Environment(name="first", address=address, **fields),
         "second": Environment(name="second", address=socket.gethostname(), **fields),
     }
-    known = Known(environments=places, datasets={"d": Dataset(name="d", versions=({"id": "v"},))}, models={})
+    registered = RegisteredEntries(
+        environments=places, datasets={"d": Dataset(name="d", versions=({"id": "v"},))}, models={}
+    )
 
     def make(task):
-        return work_of(checked(parse(TaskRequest, task.request), known), (), "en")
+        return build_work(check_request(parse(TaskRequest, task.request), registered), (), "en")
 
     def runner(task, work):
         return make_runner(task, work, work.environments, {}, 29_503)
@@ -164,8 +166,8 @@ def engine_of(store, address: str) -> Engine:
 def task_of(store, **changes) -> str:
     where = {"nodeIds": ["first", "second"], "masterNode": "first", "framework": "pytorch-ddp"}
     fields = {"taskName": "t", "datasetId": "d", "datasetVersionId": "v", "modelId": "gpt2-small"}
-    asked = {**fields, "distributedConfig": where, "job": {"seq_len": 128, "steps": 3}, **changes}
-    return store.tasks.add(name="t", request=asked)[0].id
+    request = {**fields, "distributedConfig": where, "job": {"seq_len": 128, "steps": 3}, **changes}
+    return store.tasks.add(name="t", request=request)[0].id
 
 
 class TestRay:
@@ -175,32 +177,32 @@ class TestRay:
         id = task_of(store)
         engine = engine_of(store, head[3])
         advanced(engine, id, to="queued")
-        kept, store.tasks.move = store.tasks.move, lambda *_, **__: None  # killed before it was stored
+        move, store.tasks.move = store.tasks.move, lambda *_, **__: None  # killed before it was stored
         engine.advance(id)
-        store.tasks.move = kept
+        store.tasks.move = move
         task = advanced(engine_of(store, head[3]), id)
         assert task.state == "succeeded", str(task.notice)
         assert states(store, id) == ["preflight", "queued", "running", "succeeded"]
         assert started(starts) == {"0": 1, "1": 1}
         assert [node["code"] for node in task.progress["nodes"]] == [0, 0]
         assert task.progress["step"] == 3
-        runner = engine._runner(task, engine._work(task))
+        runner = engine._make_runner(task, engine._load_work(task))
         for number in range(2):
             for name in ("logs/node.log", "logs/ranks/0/stdout.log"):
                 _, data = runner.read(number, name, 0, 1000)
                 assert f"rank of node {number} meets at {head[3]}:29503" in data.decode()
         runner.clean()
-        assert {one.state for one in runner.poll(task.token)} == {"none"}
+        assert {status.state for status in runner.poll(task.token)} == {"none"}
 
     @pytest.mark.long
     def test_a_machine_that_ray_chooses_tells_the_nodes_where_they_meet(self, store, head, starts):
-        wanted = [{"zone": "a", "gpu": "a100-80gb-sxm", "nodes": 1, "gpus_per_node": 2}]
+        allocation = [{"zone": "a", "gpu": "a100-80gb-sxm", "nodes": 1, "gpus_per_node": 2}]
         where = {"framework": "pytorch-ddp"}
-        id = task_of(store, launchMode="new", allocation=wanted, distributedConfig=where)
+        id = task_of(store, launchMode="new", allocation=allocation, distributedConfig=where)
         engine = engine_of(store, head[3])
         task = advanced(engine, id)
         assert task.state == "succeeded", str(task.notice)
-        (log,) = [engine._runner(task, engine._work(task)).read(0, "logs/node.log", 0, 1000)[1].decode()]
+        (log,) = [engine._make_runner(task, engine._load_work(task)).read(0, "logs/node.log", 0, 1000)[1].decode()]
         assert f"meets at {head[3]}:29503" in log
 
     def test_a_stop_ends_every_node(self, store, head, starts):
@@ -210,11 +212,11 @@ class TestRay:
         advanced(engine, id, to="running")
         wait_until(lambda: len(started(starts)) == 2)
         task = store.tasks.get(id)
-        assert {one.state for one in engine._runner(task, engine._work(task)).poll(task.token)} <= {
+        assert {status.state for status in engine._make_runner(task, engine._load_work(task)).poll(task.token)} <= {
             "running",
             "starting",
         }
-        store.tasks.note(id, stop_asked=True)
+        store.tasks.update_fields(id, stop_asked=True)
         task = advanced(engine, id)
         assert task.state == "stopped"
         from crosszone.run.remote.supervisor import find_processes
@@ -241,7 +243,7 @@ def runner(**fields) -> running.RayRunner:
 def test_a_server_that_does_not_answer_is_out_of_reach():
     (port,) = free_ports(1)
     gone = runner(places={0: {"partition": f"http://127.0.0.1:{port}"}})
-    assert [one.state for one in gone.poll("token")] == ["unreachable", "unreachable"]
+    assert [status.state for status in gone.poll("token")] == ["unreachable", "unreachable"]
     with pytest.raises(MachineError) as refused:
         gone.start("token")
     assert refused.value.notices[0].code == "ray_failed"

@@ -8,10 +8,10 @@ from crosszone.errors import InputError, InvalidError
 from crosszone.inputs.dataset import Dataset
 from crosszone.inputs.environment import Environment
 from crosszone.inputs.value import parse
-from crosszone.run.chosen import chosen_of
-from crosszone.run.request import Known, TaskRequest, checked, created
+from crosszone.run.request import RegisteredEntries, TaskRequest, check_request, describe_created
+from crosszone.run.work import preview_task
 
-KNOWN = Known(
+KNOWN = RegisteredEntries(
     environments={
         f"env-00{number}": Environment(name=f"e{number}", zone=zone, gpu="a100-80gb-sxm", gpus=gpus)
         for number, zone, gpus in ((1, "a", 2), (3, "c", 4), (5, "b", 8))
@@ -37,15 +37,15 @@ EXAMPLE = {
 def refusal(**changes):
     where = EXAMPLE["distributedConfig"] | changes.pop("where", {})
     with pytest.raises(InputError) as refused:
-        checked(parse(TaskRequest, EXAMPLE | {"distributedConfig": where} | changes), KNOWN)
+        check_request(parse(TaskRequest, EXAMPLE | {"distributedConfig": where} | changes), KNOWN)
     (notice,) = refused.value.notices
     return notice
 
 
 def test_the_example_is_taken_and_answered_as_the_platform_does():
-    asked = checked(parse(TaskRequest, EXAMPLE), KNOWN)
-    told = created(asked, "task-1", "initializing", "训练任务创建成功")
-    assert told == {
+    checked = check_request(parse(TaskRequest, EXAMPLE), KNOWN)
+    preview = describe_created(checked, "task-1", "initializing", "训练任务创建成功")
+    assert preview == {
         "code": 200,
         "message": "训练任务创建成功",
         "data": {
@@ -64,7 +64,7 @@ def test_the_examples_own_strategy_is_refused_for_it_needs_64_ranks():
     assert "14" in notice.message("zh")
     fitting = {"dataParallel": 14}
     where = EXAMPLE["distributedConfig"] | {"strategy": fitting}
-    assert checked(parse(TaskRequest, EXAMPLE | {"distributedConfig": where}), KNOWN).ranks == 14
+    assert check_request(parse(TaskRequest, EXAMPLE | {"distributedConfig": where}), KNOWN).ranks == 14
 
 
 ORDER = [
@@ -76,11 +76,11 @@ ORDER = [
 ]
 
 
-@pytest.mark.parametrize(("code", "wrong", "said"), ORDER)
-def test_what_is_missing_is_said_in_both_languages(code, wrong, said):
+@pytest.mark.parametrize(("code", "wrong", "words"), ORDER)
+def test_what_is_missing_is_said_in_both_languages(code, wrong, words):
     notice = refusal(**wrong)
     assert notice.code == code
-    assert notice.message("zh").startswith(said)
+    assert notice.message("zh").startswith(words)
     assert notice.hint("en")
 
 
@@ -95,14 +95,14 @@ def test_the_first_thing_wrong_is_told_first():
 
 def test_one_environment_needs_neither_master_nor_framework():
     where = {"nodeIds": ["env-003"]}
-    asked = checked(parse(TaskRequest, EXAMPLE | {"distributedConfig": where}), KNOWN)
-    assert (asked.master, asked.framework, asked.together.distributed) == ("env-003", None, False)
+    checked = check_request(parse(TaskRequest, EXAMPLE | {"distributedConfig": where}), KNOWN)
+    assert (checked.master, checked.framework, checked.together.distributed) == ("env-003", None, False)
 
 
 def test_the_master_comes_first():
     where = EXAMPLE["distributedConfig"] | {"masterNode": "env-005"}
-    asked = checked(parse(TaskRequest, EXAMPLE | {"distributedConfig": where}), KNOWN)
-    assert list(asked.environments) == ["env-005", "env-001", "env-003"]
+    checked = check_request(parse(TaskRequest, EXAMPLE | {"distributedConfig": where}), KNOWN)
+    assert list(checked.environments) == ["env-005", "env-001", "env-003"]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_what_is_not_there_is_named(wrong):
 @pytest.mark.parametrize("name", ["pytorch-ddp", "pytorch-fsdp", "deepspeed", "horovod", "megatron-lm"])
 def test_the_platforms_names_of_frameworks_are_understood(name):
     where = EXAMPLE["distributedConfig"] | {"framework": name}
-    assert checked(parse(TaskRequest, EXAMPLE | {"distributedConfig": where}), KNOWN).framework in name
+    assert check_request(parse(TaskRequest, EXAMPLE | {"distributedConfig": where}), KNOWN).framework in name
 
 
 def test_unknown_fields_and_bad_types_are_refused():
@@ -134,7 +134,7 @@ def test_unknown_fields_and_bad_types_are_refused():
 
 # --- nodes that a scheduler is asked for ------------------------------------------------------------------------------
 
-SOURCES = Known(
+SOURCES = RegisteredEntries(
     environments={
         "ssh-a": Environment(name="s", zone="a", gpu="a100-80gb-sxm", gpus=8),
         "slurm-a": Environment(
@@ -157,27 +157,31 @@ NEW = EXAMPLE | {
 
 
 def test_nodes_are_asked_for_by_zone_and_gpu_kind():
-    asked = checked(parse(TaskRequest, NEW), SOURCES)
-    assert list(asked.environments) == ["slurm-a.0", "slurm-a.1", "slurm-b.0"]
-    assert [one.partition for one in asked.environments.values()] == ["pa", "pa", "pb"]
-    assert (asked.ranks, asked.together.zones, asked.master) == (12, ("a", "b"), "slurm-a.0")
-    assert all(one.address is None for one in asked.environments.values())
-    assert created(asked, "t", "initializing", "m")["data"]["distributedInfo"]["totalGpus"] == 12
+    checked = check_request(parse(TaskRequest, NEW), SOURCES)
+    assert list(checked.environments) == ["slurm-a.0", "slurm-a.1", "slurm-b.0"]
+    assert [environment.partition for environment in checked.environments.values()] == ["pa", "pa", "pb"]
+    assert (checked.ranks, checked.together.zones, checked.master) == (12, ("a", "b"), "slurm-a.0")
+    assert all(environment.address is None for environment in checked.environments.values())
+    assert describe_created(checked, "t", "initializing", "m")["data"]["distributedInfo"]["totalGpus"] == 12
 
 
 def test_a_form_that_asks_for_nodes_is_told_what_it_would_get():
-    told = chosen_of(parse(TaskRequest, NEW), SOURCES, [], "en")
-    assert (told.selection.nodes, told.selection.gpus) == (3, 12)
+    preview = preview_task(parse(TaskRequest, NEW), SOURCES, [], "en")
+    assert (preview.selection.nodes, preview.selection.gpus) == (3, 12)
     nowhere = NEW | {"allocation": [{"zone": "nowhere", "nodes": 1}]}
-    told = chosen_of(parse(TaskRequest, nowhere), SOURCES, [], "en")
-    assert told.selection.nodes == 0
-    assert "task_allocation_none" in {notice["code"] for notice in told.notices}
+    preview = preview_task(parse(TaskRequest, nowhere), SOURCES, [], "en")
+    assert preview.selection.nodes == 0
+    assert "task_allocation_none" in {notice["code"] for notice in preview.notices}
 
 
 def test_what_is_asked_for_twice_is_counted_on():
     twice = NEW | {"allocation": [{"zone": "a", "nodes": 1}, {"zone": "a", "nodes": 2, "gpus_per_node": 1}]}
-    asked = checked(parse(TaskRequest, twice), SOURCES)
-    assert {id: one.gpus for id, one in asked.environments.items()} == {"slurm-a.0": 8, "slurm-a.1": 1, "slurm-a.2": 1}
+    checked = check_request(parse(TaskRequest, twice), SOURCES)
+    assert {id: environment.gpus for id, environment in checked.environments.items()} == {
+        "slurm-a.0": 8,
+        "slurm-a.1": 1,
+        "slurm-a.2": 1,
+    }
 
 
 @pytest.mark.parametrize(
@@ -197,7 +201,7 @@ def test_what_is_asked_for_twice_is_counted_on():
 )
 def test_an_allocation_that_cannot_be_is_refused_with_its_reason(code, wrong):
     with pytest.raises(InputError) as refused:
-        checked(parse(TaskRequest, NEW | wrong), SOURCES)
+        check_request(parse(TaskRequest, NEW | wrong), SOURCES)
     (notice,) = refused.value.notices
     assert notice.code == code
     assert notice.message("zh") != notice.message("en")
@@ -210,11 +214,11 @@ def test_local_and_ssh_go_together_and_a_scheduler_goes_alone():
         "there": Environment(name="t", zone="a", runner="ssh", gpu="a100-80gb-sxm", gpus=1),
         "ray": Environment(name="r", zone="a", runner="ray", gpu="a100-80gb-sxm", gpus=1),
     }
-    known = Known(environments=places, datasets=KNOWN.datasets, models={})
+    registered = RegisteredEntries(environments=places, datasets=KNOWN.datasets, models={})
 
     def taken(*ids):
         where = {"nodeIds": list(ids), "masterNode": ids[0], "framework": "ddp"}
-        return checked(parse(TaskRequest, EXAMPLE | {"distributedConfig": where}), known)
+        return check_request(parse(TaskRequest, EXAMPLE | {"distributedConfig": where}), registered)
 
     assert len(taken("here", "there").environments) == 2
     with pytest.raises(InputError) as refused:

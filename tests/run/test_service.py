@@ -34,7 +34,7 @@ from waiting import wait_until
 def store(tmp_path):
     with open_store(f"sqlite:///{tmp_path}/saved.db") as opened:
         yield opened
-        for task in opened.tasks.live():
+        for task in opened.tasks.list_live():
             if task.token:
                 send_signal(find_processes(task.token), signal.SIGKILL)
 
@@ -50,34 +50,34 @@ def filled(store, tmp_path, zones=("beijing-a", "shenzhen-c", "shanghai-a"), gpu
     """The environments of the example: 3 nodes, 14 GPUs, 112 cores, 896 GB, 3 zones."""
     regions = {"beijing-a": "cn-beijing", "shenzhen-c": "cn-shenzhen", "shanghai-a": "cn-shanghai"}
     for number, (zone, count) in enumerate(zip(zones, gpus, strict=True)):
-        one = Environment(
+        environment = Environment(
             name=f"e{number}", zone=zone, region=regions[zone], gpu="a100-80gb-sxm", gpus=count, cpus=8 * count,
             memory_gb=64.0 * count, address=f"10.0.{number}.1", workdir=str(tmp_path / "work"), runner="local",
         )  # fmt: skip
-        store.environments.add(one, id=f"env-{number}")
+        store.environments.add(environment, id=f"env-{number}")
     store.datasets.add(Dataset(name="d", versions=(DatasetVersion(id="v1"),)), id="ds")
 
 
 def request_for(*ids, **more) -> TaskRequest:
     where = {"nodeIds": list(ids), "masterNode": ids[0] if ids else None, "framework": "pytorch-ddp"}
-    named = {"taskName": "t", "datasetId": "ds", "datasetVersionId": "v1", "modelId": "llama-3.2-1b"}
-    return parse(TaskRequest, {**named, "distributedConfig": where, **more})
+    fields = {"taskName": "t", "datasetId": "ds", "datasetVersionId": "v1", "modelId": "llama-3.2-1b"}
+    return parse(TaskRequest, {**fields, "distributedConfig": where, **more})
 
 
 @pytest.fixture
 def service(store, tmp_path, starts, monkeypatch):
     """A service whose tasks run plain scripts, one for each environment of the request."""
     filled(store, tmp_path)
-    made = Service(store, home=tmp_path)
+    service = Service(store, home=tmp_path)
 
-    def quick(asked, links, language):
-        doing = scripts(starts, nodes=len(asked.environments), pause=made.pause, ends=made.ends)
-        return doing.replace(environments=asked.environments)
+    def quick(checked, links, language):
+        doing = scripts(starts, nodes=len(checked.environments), pause=service.pause, ends=service.ends)
+        return doing.replace(environments=checked.environments)
 
-    made.pause, made.ends = 0.02, ()
-    monkeypatch.setattr(serving_module, "decided", quick)
-    monkeypatch.setattr(serving_module, "check", lambda *_, **__: [])
-    return made
+    service.pause, service.ends = 0.02, ()
+    monkeypatch.setattr(serving_module, "plan_work", quick)
+    monkeypatch.setattr(serving_module, "run_preflight", lambda *_, **__: [])
+    return service
 
 
 class Driven:
@@ -85,7 +85,7 @@ class Driven:
 
     def __init__(self, service):
         self.stop = threading.Event()
-        self.thread = threading.Thread(target=service.engine().run_until, args=(self.stop,))
+        self.thread = threading.Thread(target=service.get_engine().run_until, args=(self.stop,))
 
     def __enter__(self):
         self.thread.start()
@@ -99,7 +99,7 @@ class Driven:
 
 def counts(starts):
     """How often each node was started."""
-    return [len(one.read_text().split()) for one in sorted(starts.iterdir())]
+    return [len(file.read_text().split()) for file in sorted(starts.iterdir())]
 
 
 def until(service, id, *states):
@@ -123,17 +123,17 @@ def test_the_summary_of_the_example(store, tmp_path):
     assert (chosen.master, chosen.framework, chosen.strategy) == ("env-0", "ddp", {"dp": 14, "pp": 1, "tp": 1})
     assert chosen.step_time_s["low"] < chosen.step_time_s["expected"] < chosen.step_time_s["high"]
     assert chosen.slowdown > 1
-    told = next(one for one in chosen.notices if one["code"] == "task_cross_zone")
-    assert f"{chosen.slowdown:.4g}" in told["message"]
+    notice = next(notice for notice in chosen.notices if notice["code"] == "task_cross_zone")
+    assert f"{chosen.slowdown:.4g}" in notice["message"]
 
 
 def test_the_master_follows_what_is_chosen(store, tmp_path):
     filled(store, tmp_path)
     service = Service(store)
 
-    def master(ids, wanted):
+    def master(ids, preferred):
         return service.choose(
-            parse(TaskRequest, {"distributedConfig": {"nodeIds": ids, "masterNode": wanted}}), "en"
+            parse(TaskRequest, {"distributedConfig": {"nodeIds": ids, "masterNode": preferred}}), "en"
         ).master
 
     assert master(["env-1", "env-0"], None) == "env-1"
@@ -147,16 +147,16 @@ def test_why_there_is_no_prediction_is_said(store, tmp_path):
     service = Service(store)
     chosen = service.choose(request_for("env-0", "env-9"), "en")
     assert (chosen.step_time_s, chosen.selection.nodes) == (None, 1)
-    assert [one["code"] for one in chosen.notices] == ["task_unknown"]
+    assert [notice["code"] for notice in chosen.notices] == ["task_unknown"]
     chosen = service.choose(request_for("env-0", modelId="no-such-model"), "en")
     assert chosen.step_time_s is None
     assert chosen.notices
     assert service.choose(request_for("env-0", modelId=""), "en").notices == ()
     for id in ("env-0", "env-1"):
         store.environments.change(id, store.environments.get(id).value.replace(region=None))
-    (told,) = service.choose(request_for("env-0", "env-1"), "en").notices
-    assert told["code"] == "task_link_unknown"
-    assert "env-0" in told["hint"]
+    (notice,) = service.choose(request_for("env-0", "env-1"), "en").notices
+    assert notice["code"] == "task_link_unknown"
+    assert "env-0" in notice["hint"]
 
 
 # --- environments -----------------------------------------------------------------------------------------------------
@@ -166,14 +166,14 @@ def test_why_there_is_no_prediction_is_said(store, tmp_path):
 def test_a_probe_stores_what_the_machine_says_and_one_that_is_away_is_unreachable(store, tmp_path):
     service = Service(store, home=tmp_path)
     store.environments.add(Environment(name="here", zone="z", runner="local", workdir=str(tmp_path)), id="here")
-    found = service.probe("here").value
-    assert (found.status, found.cpus) == ("running", found.facts["cpus"])
-    assert store.environments.get("here").value == found
+    probed = service.probe("here").value
+    assert (probed.status, probed.cpus) == ("running", probed.facts["cpus"])
+    assert store.environments.get("here").value == probed
     away = Environment(name="away", zone="z", runner="ssh", address="127.0.0.1", ssh_port=1)
     store.environments.add(away, id="away")
-    with pytest.raises(MachineError) as told:
+    with pytest.raises(MachineError) as refused:
         service.probe("away")
-    assert told.value.notices[0].code == "machine_unreachable"
+    assert refused.value.notices[0].code == "machine_unreachable"
     assert store.environments.get("away").value.status == "unreachable"
 
 
@@ -181,47 +181,47 @@ def test_a_probe_stores_what_the_machine_says_and_one_that_is_away_is_unreachabl
 
 
 def test_a_request_that_comes_twice_makes_one_task(service):
-    first, asked, new = service.create(request_for("env-0"), key="k")
+    first, checked, new = service.create(request_for("env-0"), key="k")
     again, _, second = service.create(request_for("env-0"), key="k")
     assert (new, second, again.id) == (True, False, first.id)
-    assert asked.master == "env-0"
-    with pytest.raises(InvalidError) as told:
+    assert checked.master == "env-0"
+    with pytest.raises(InvalidError) as refused:
         service.create(request_for("env-1"), key="k")
-    assert told.value.notices[0].code == "idempotency_other"
+    assert refused.value.notices[0].code == "idempotency_other"
 
 
 def test_a_request_is_refused_before_anything_is_stored(service):
-    with pytest.raises(InvalidError) as told:
+    with pytest.raises(InvalidError) as refused:
         service.create(request_for("env-0", taskName=" "))
-    assert told.value.notices[0].code == "task_name_missing"
+    assert refused.value.notices[0].code == "task_name_missing"
     assert service.store.tasks.page().total == 0
 
 
 @pytest.mark.slow
 def test_a_task_from_its_creation_to_its_removal(service, tmp_path, monkeypatch):
-    kept = []
-    monkeypatch.setattr(service, "_keep", lambda task, work, runner: kept.append(task.id))
+    saved_ids = []
+    monkeypatch.setattr(service, "_save_history", lambda task, work, runner: saved_ids.append(task.id))
     task, _, _ = service.create(request_for("env-0", "env-1"))
     with Driven(service):
         ended = until(service, task.id)
-    assert (ended.state, ended.progress["step"], kept) == ("succeeded", 5, [task.id])
-    files = service.logs(task.id)
-    assert [(one.node, one.environment, one.name) for one in files] == [
+    assert (ended.state, ended.progress["step"], saved_ids) == ("succeeded", 5, [task.id])
+    files = service.list_logs(task.id)
+    assert [(log.node, log.environment, log.name) for log in files] == [
         (0, "env-0", "logs/node.log"),
         (1, "env-1", "logs/node.log"),
     ]
-    assert [row["step"] for row in service.metrics(task.id)] == [1, 2, 3, 4, 5]
-    assert [row["step"] for row in service.metrics(task.id, after=3)] == [4, 5]
+    assert [row["step"] for row in service.read_metrics(task.id)] == [1, 2, 3, 4, 5]
+    assert [row["step"] for row in service.read_metrics(task.id, after=3)] == [4, 5]
     assert service.stop(task.id).state == "succeeded"
-    with pytest.raises(InvalidError) as told:
+    with pytest.raises(InvalidError) as refused:
         service.resume(task.id)
-    assert told.value.notices[0].code == "task_not_resumable"
+    assert refused.value.notices[0].code == "task_not_resumable"
     folder = tmp_path / "work" / "tasks" / task.id
     assert folder.exists()
     service.remove(task.id)
     assert not folder.exists()
     with pytest.raises(UnknownNameError):
-        service.logs(task.id)
+        service.list_logs(task.id)
 
 
 @pytest.mark.slow
@@ -232,7 +232,7 @@ def test_a_log_is_read_in_parts(service):
         until(service, task.id, "succeeded")
     text, offset, parts = "", 0, 0
     while True:
-        part = service.log(task.id, node=0, name="logs/node.log", offset=offset, most=4)
+        part = service.read_log(task.id, node=0, name="logs/node.log", offset=offset, max_bytes=4)
         text, parts = text + part.text, parts + 1
         if part.next == part.size:
             break
@@ -240,7 +240,7 @@ def test_a_log_is_read_in_parts(service):
         offset = part.next
     assert text == "ein Wort, 一个词\n"
     assert parts > 4
-    assert service.log(task.id, node=0, name="logs/node.log", offset=-4).text == "词\n"
+    assert service.read_log(task.id, node=0, name="logs/node.log", offset=-4).text == "词\n"
     for node, name in (
         (0, "bundle/nodes/000.sh"),
         (0, "logs/../bundle/nodes/000.sh"),
@@ -248,7 +248,7 @@ def test_a_log_is_read_in_parts(service):
         (7, "logs/x"),
     ):
         with pytest.raises(UnknownNameError):
-            service.log(task.id, node=node, name=name)
+            service.read_log(task.id, node=node, name=name)
 
 
 @pytest.mark.slow
@@ -257,9 +257,9 @@ def test_a_stopped_task_goes_on_where_it_was_when_resumed(service):
     task, _, _ = service.create(request_for("env-0", "env-1"))
     with Driven(service):
         running = until(service, task.id, "running")
-        with pytest.raises(InvalidError) as told:
+        with pytest.raises(InvalidError) as refused:
             service.remove(task.id)
-        assert told.value.notices[0].code == "task_live"
+        assert refused.value.notices[0].code == "task_live"
         wait_until(lambda: service.store.tasks.get(task.id).progress.get("step"))
         assert service.stop(task.id).stop_asked
         stopped = until(service, task.id, "stopped")
@@ -271,7 +271,7 @@ def test_a_stopped_task_goes_on_where_it_was_when_resumed(service):
         assert resumed.plan["bundle"] == running.plan["bundle"]
         service.stop(task.id)
         until(service, task.id, "stopped")
-    kinds = [event.kind for event in service.store.tasks.events(task.id)]
+    kinds = [event.kind for event in service.store.tasks.list_events(task.id)]
     assert kinds.count("resume") == 1
 
 
@@ -296,22 +296,22 @@ def test_what_an_interrupted_attempt_left_running_is_ended_before_the_next(servi
 
 @pytest.mark.slow
 def test_a_task_can_be_stopped_in_the_middle_of_a_preflight_that_hangs(service, monkeypatch):
-    entered, go, left = threading.Event(), threading.Event(), threading.Event()
+    entered, go, abandoned = threading.Event(), threading.Event(), threading.Event()
 
     def hangs(*_, **__):
         entered.set()
         go.wait()
-        left.set()
+        abandoned.set()
         return [Notice(code="task_name_missing")]
 
-    monkeypatch.setattr(serving_module, "check", hangs)
+    monkeypatch.setattr(serving_module, "run_preflight", hangs)
     task, _, _ = service.create(request_for("env-0"))
     with Driven(service):
         assert entered.wait()
         service.stop(task.id)
         assert until(service, task.id).state == "stopped"
         go.set()
-        assert left.wait()
+        assert abandoned.wait()
         assert service.store.tasks.get(task.id).state == "stopped"
 
 
@@ -326,7 +326,7 @@ def test_a_driver_keeps_its_task_through_a_long_step(service, store, tmp_path, m
         time.sleep(7)
         return []
 
-    monkeypatch.setattr(serving_module, "check", slow)
+    monkeypatch.setattr(serving_module, "run_preflight", slow)
     other = Service(store, home=tmp_path)
     task, _, _ = service.create(request_for("env-0"))
     with Driven(service), Driven(other):
@@ -336,7 +336,7 @@ def test_a_driver_keeps_its_task_through_a_long_step(service, store, tmp_path, m
 
 @pytest.mark.slow
 def test_an_error_of_our_own_ends_a_task_with_a_notice(service, monkeypatch):
-    monkeypatch.setattr(serving_module, "check", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(serving_module, "run_preflight", lambda *_, **__: 1 / 0)
     task, _, _ = service.create(request_for("env-0"))
     with Driven(service):
         ended = until(service, task.id)
@@ -372,7 +372,7 @@ def test_a_server_that_is_killed_loses_nothing(store, tmp_path, starts, state):
     try:
         while store.tasks.get(task.id).state != state:
             if state == "stopping" and store.tasks.get(task.id).state == "running":
-                store.tasks.note(task.id, stop_asked=True)
+                store.tasks.update_fields(task.id, stop_asked=True)
             time.sleep(0.02)
         time.sleep(0.3)
         assert store.tasks.get(task.id).state == state
@@ -395,23 +395,23 @@ def test_a_server_that_is_killed_loses_nothing(store, tmp_path, starts, state):
 def test_preflight_stops_a_launch_unless_it_is_told_not_to(service, monkeypatch):
     monkeypatch.undo()
     service.pause = 0.01
-    monkeypatch.setattr(serving_module, "decided", lambda asked, *_: _scripts_of(asked))
+    monkeypatch.setattr(serving_module, "plan_work", lambda checked, *_: _scripts_of(checked))
     task, _, _ = service.create(request_for("env-0"))
     ignoring, _, _ = service.create(request_for("env-0", policy={"ignorePreflight": True}))
 
-    def _scripts_of(asked):
-        return scripts(Path(service.home) / "starts", nodes=1).replace(environments=asked.environments)
+    def _scripts_of(checked):
+        return scripts(Path(service.home) / "starts", nodes=1).replace(environments=checked.environments)
 
     def band(id, *_):
         predicted = {"low": 0.1, "expected": 0.1, "high": 0.1}
         return Trial(environment=id, step_s=9.0, predicted=predicted, speed=1.0, steps=1, layers=1, micro_batches=1)
 
-    monkeypatch.setattr(preflight, "measured_step", band)
+    monkeypatch.setattr(preflight, "run_trial", band)
     with Driven(service):
         failed, ran = until(service, task.id), until(service, ignoring.id)
     assert failed.state == "failed"
     assert failed.notice["code"].startswith("preflight_")
     assert failed.notice["params"]["machine"] == "env-0"
     assert ran.state == "succeeded"
-    told = [event.about for event in service.store.tasks.events(ignoring.id) if event.kind == "check"]
-    assert "error" in {one["level"] for one in told}
+    checks = [event.about for event in service.store.tasks.list_events(ignoring.id) if event.kind == "check"]
+    assert "error" in {check["level"] for check in checks}

@@ -14,10 +14,10 @@ from crosszone.inputs.environment import Environment, MeasuredLink
 from crosszone.inputs.value import parse
 from crosszone.run.engine import Engine
 from crosszone.run.remote.supervisor import find_processes
-from crosszone.run.request import Known, TaskRequest, checked
+from crosszone.run.request import RegisteredEntries, TaskRequest, check_request
 from crosszone.run.runners import slurm as running
-from crosszone.run.runners.choice import make_runner
-from crosszone.run.work import work_of
+from crosszone.run.service import make_runner
+from crosszone.run.work import build_work
 from crosszone.store import open_store
 from deploy.test_slurm import asked, pytestmark, slurm  # noqa: F401
 from run.test_engine import advanced, states
@@ -64,14 +64,14 @@ def starts(tmp_path, slurm, monkeypatch):  # noqa: F811
         subprocess.run(["scancel", job], env=slurm, check=False)
 
 
-def known(tmp_path) -> Known:
+def known(tmp_path) -> RegisteredEntries:
     """A partition of each zone: nodes of the north have two GPUs, those of the south one."""
     fields = {"runner": "slurm", "gpu": "a100-80gb-sxm", "nic_gbps": 100, "workdir": str(tmp_path / "shared")}
     places = {
         "north": Environment(name="north", zone="beijing", partition="north", gpus=2, **fields),
         "south": Environment(name="south", zone="shenzhen", partition="south", gpus=1, **fields),
     }
-    return Known(environments=places, datasets={"d": Dataset(name="d", versions=({"id": "v"},))}, models={})
+    return RegisteredEntries(environments=places, datasets={"d": Dataset(name="d", versions=({"id": "v"},))}, models={})
 
 
 def request(**changes) -> dict:
@@ -97,7 +97,7 @@ NEW = {
 
 def engine_of(store, tmp_path, *, name: str = "engine") -> Engine:
     def make(task):
-        return work_of(checked(parse(TaskRequest, task.request), known(tmp_path)), LINKS, "en")
+        return build_work(check_request(parse(TaskRequest, task.request), known(tmp_path)), LINKS, "en")
 
     def runner(task, work):
         return make_runner(task, work, work.environments, {}, 29_501)
@@ -110,7 +110,7 @@ def task_of(store, **changes) -> str:
 
 
 def started(starts) -> dict[str, int]:
-    return {one.name: len(one.read_text().split()) for one in starts.iterdir() if one.name.isdigit()}
+    return {file.name: len(file.read_text().split()) for file in starts.iterdir() if file.name.isdigit()}
 
 
 def test_a_task_over_two_partitions_runs_to_its_end(store, tmp_path, starts):
@@ -122,10 +122,10 @@ def test_a_task_over_two_partitions_runs_to_its_end(store, tmp_path, starts):
     assert started(starts) == {"0": 1, "1": 1}
     assert [node["code"] for node in task.progress["nodes"]] == [0, 0]
     assert (task.progress["step"], task.progress["loss"]) == (3, 2)
-    runner = engine._runner(task, engine._work(task))
-    seen = runner.poll(task.token)
+    runner = engine._make_runner(task, engine._load_work(task))
+    statuses = runner.poll(task.token)
     for number in range(2):
-        assert "logs/ranks/0/stdout.log" in seen[number].files
+        assert "logs/ranks/0/stdout.log" in statuses[number].files
         for name in ("logs/node.log", "logs/ranks/0/stdout.log"):
             _, data = runner.read(number, name, 0, 1000)
             assert f"rank of node {number} meets at 127.0.0.1:29501" in data.decode()
@@ -148,9 +148,9 @@ def test_whoever_comes_next_finds_the_job_that_was_submitted(store, tmp_path, st
     (starts / "hold").touch()
     id = task_of(store)
     advanced(engine_of(store, tmp_path), id, to="queued")
-    kept, store.tasks.move = store.tasks.move, lambda *_, **__: None
+    move, store.tasks.move = store.tasks.move, lambda *_, **__: None
     engine_of(store, tmp_path).advance(id)
-    store.tasks.move = kept
+    store.tasks.move = move
     assert store.tasks.get(id).state == "queued"
     advanced(engine_of(store, tmp_path, name="next"), id, to="running")
     token = store.tasks.get(id).token
@@ -166,12 +166,12 @@ def test_a_stop_cancels_the_job_and_a_late_start_does_nothing(store, tmp_path, s
     engine = engine_of(store, tmp_path)
     advanced(engine, id, to="running")
     wait_until(lambda: len(started(starts)) == 2)
-    store.tasks.note(id, stop_asked=True)
+    store.tasks.update_fields(id, stop_asked=True)
     task = advanced(engine, id)
     assert task.state == "stopped"
     assert find_processes(task.token) == []
-    runner = engine._runner(task, engine._work(task))
-    assert [one.state for one in runner.poll(task.token)] == ["ended", "ended"]
+    runner = engine._make_runner(task, engine._load_work(task))
+    assert [status.state for status in runner.poll(task.token)] == ["ended", "ended"]
     runner.start(task.token)
     assert not running.is_live(runner.list_jobs(task.token))
     assert started(starts) == {"0": 1, "1": 1}
@@ -188,10 +188,10 @@ def test_a_job_that_waits_can_be_stopped(store, tmp_path, starts):
     nodes = store.tasks.get(second).progress["nodes"]
     assert [node["state"] for node in nodes] == ["starting", "starting"]
     for id in (second, first):
-        store.tasks.note(id, stop_asked=True)
+        store.tasks.update_fields(id, stop_asked=True)
         assert advanced(engine, id).state == "stopped"
     assert not any(
-        token == store.tasks.get(second).token for one in starts.glob("[0-9]") for token in one.read_text().split()
+        token == store.tasks.get(second).token for file in starts.glob("[0-9]") for token in file.read_text().split()
     )
 
 
@@ -222,8 +222,8 @@ def test_a_controller_that_does_not_answer_is_out_of_reach(store, tmp_path, star
     advanced(engine, id, to="running")
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     task = store.tasks.get(id)
-    runner = engine._runner(task, engine._work(task))
-    assert [one.state for one in runner.poll(task.token)] == ["unreachable", "unreachable"]
+    runner = engine._make_runner(task, engine._load_work(task))
+    assert [status.state for status in runner.poll(task.token)] == ["unreachable", "unreachable"]
     with pytest.raises(MachineError):
         runner.list_jobs(task.token)
 
@@ -243,15 +243,19 @@ def test_a_model_is_trained_over_two_partitions(store, tmp_path, starts, monkeyp
     }
     tiny = {"layers": 2, "hidden": 64, "heads": 4, "ffn_hidden": 128, "vocab": 256}
     models = {"tiny": TrainingModel(name="tiny", model=tiny)}
-    here = known(tmp_path)
-    there = Known(environments=places, datasets=here.datasets, models=models)
-    asked = request(modelId="tiny", job={"seq_len": 32, "steps": 4, "global_batch": 4, "precision": "fp32"})
-    asked["settings"] = {"python": str(TORCH)}
+    registered = known(tmp_path)
+    with_models = RegisteredEntries(environments=places, datasets=registered.datasets, models=models)
+    body = request(modelId="tiny", job={"seq_len": 32, "steps": 4, "global_batch": 4, "precision": "fp32"})
+    body["settings"] = {"python": str(TORCH)}
     engine = engine_of(store, tmp_path)
-    engine._make = lambda task: work_of(checked(parse(TaskRequest, task.request), there), LINKS, "en")
-    id = store.tasks.add(name="t", request=asked)[0].id
+    engine._make_work = lambda task: build_work(
+        check_request(parse(TaskRequest, task.request), with_models), LINKS, "en"
+    )
+    id = store.tasks.add(name="t", request=body)[0].id
     task = advanced(engine, id)
     assert task.state == "succeeded", str(task.notice)
     assert task.progress["step"] == 4
-    seen = engine._runner(task, engine._work(task)).poll(task.token)
-    assert all(any(re.fullmatch(r"logs/ranks/.*/std(out|err)\.log", name) for name in one.files) for one in seen)
+    statuses = engine._make_runner(task, engine._load_work(task)).poll(task.token)
+    assert all(
+        any(re.fullmatch(r"logs/ranks/.*/std(out|err)\.log", name) for name in status.files) for status in statuses
+    )

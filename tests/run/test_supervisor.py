@@ -79,10 +79,10 @@ def test_a_token_starts_once(folder):
 def test_of_many_starts_at_once_one_runs(folder):
     program = f"open({str(folder / 'starts')!r}, 'a').write('x'); import time; time.sleep(600)"
     threads = [threading.Thread(target=start, args=(folder, "t.1", program)) for _ in range(6)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     wait_until((folder / "starts").exists)
     time.sleep(0.3)
     assert (folder / "starts").read_text() == "x"
@@ -101,16 +101,16 @@ def test_stop_ends_the_whole_family_in_time(folder):
     start(folder, "t.1", FAMILY)
     is_up(folder)
     assert len(find_processes("t.1", folder)) == 2
-    told = stop(folder, "t.1")
-    assert (told["state"], told["stopped"]) == ("ended", True)
+    state = stop(folder, "t.1")
+    assert (state["state"], state["stopped"]) == ("ended", True)
     assert find_processes("t.1", folder) == []
 
 
 def test_a_program_that_will_not_end_is_ended(folder):
     start(folder, "t.1", STUBBORN, grace_s=0.5)
     is_up(folder)
-    told = stop(folder, "t.1", grace_s=0.5)
-    assert (told["state"], told["code"], told["stopped"]) == ("ended", -signal.SIGKILL, True)
+    state = stop(folder, "t.1", grace_s=0.5)
+    assert (state["state"], state["code"], state["stopped"]) == ("ended", -signal.SIGKILL, True)
     assert find_processes("t.1", folder) == []
 
 
@@ -156,13 +156,13 @@ def test_logs_are_bounded_and_can_be_read_to_the_end(folder):
     start(folder, "t.1", program, log_mib=1)
     ended(folder)
     path = folder / NODE_LOG
-    whole = 200_000 * 61 + 8
-    assert path.stat().st_size == whole
+    log_bytes = 200_000 * 61 + 8
+    assert path.stat().st_size == log_bytes
     assert path.stat().st_blocks * 512 <= 2**20
-    told, data = HERE.call("files.read_bytes", folder=str(folder), name=NODE_LOG, offset=-100)
+    state, data = HERE.call("files.read_bytes", folder=str(folder), name=NODE_LOG, offset=-100)
     assert data.endswith(b"the end\n")
-    told, data = HERE.call("files.read_bytes", folder=str(folder), name=NODE_LOG, offset=0, max_bytes=100)
-    assert told["offset"] > 0  # what was there has been given back
+    state, data = HERE.call("files.read_bytes", folder=str(folder), name=NODE_LOG, offset=0, max_bytes=100)
+    assert state["offset"] > 0  # what was there has been given back
     assert data.strip(b"\0")
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.value import parse
-from crosszone.run.emulate.network import EmulatedNode, why_not
+from crosszone.run.emulate.network import EmulatedNode, find_problem
 from waiting import wait_until
 
 Found = TypeVar("Found")
@@ -27,7 +27,7 @@ CLONE_NEWNET = 0x40000000
 ROOT = Path(__file__).parents[2]
 TRAIN_PYTHON = ROOT / ".venv-train/bin/python"
 """Python with torch."""
-can = why_not()
+can = find_problem()
 needs_zones = [
     pytest.mark.cluster,
     pytest.mark.skipif(can is not None, reason=can.message() if can else ""),
@@ -102,16 +102,16 @@ class Server:
 
     def ask(self, method: str, path: str, body: Any = None, *, status: int | tuple[int, ...] = (200, 201), **headers):
         """The JSON that a request is answered with."""
-        told, text = self.thread.submit(self._ask, method, path, body, headers).result()
+        code, text = self.thread.submit(self._ask, method, path, body, headers).result()
         allowed = (status,) if isinstance(status, int) else status
-        assert told in allowed, f"{method} {path}: {told} {text[:2000]!r}"
+        assert code in allowed, f"{method} {path}: {code} {text[:2000]!r}"
         return json.loads(text) if text else None
 
     def _ask(self, method: str, path: str, body: Any, headers: dict[str, str]) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
-            given = {"Content-Type": "application/json", **headers}
-            connection.request(method, f"/api/v1{path}", None if body is None else json.dumps(body), given)
+            all_headers = {"Content-Type": "application/json", **headers}
+            connection.request(method, f"/api/v1{path}", None if body is None else json.dumps(body), all_headers)
             answer = connection.getresponse()
             return answer.status, answer.read()
         finally:
@@ -128,11 +128,11 @@ class Server:
 
 def running(word: str) -> list[int]:
     """Processes of this machine, in whatever namespace, that have a word on their command line."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if word.encode() in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
+                pids.append(int(path.parent.name))
         except OSError:
             continue
-    return found
+    return pids

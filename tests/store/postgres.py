@@ -16,9 +16,9 @@ USER = "postgres"
 
 def binaries():
     """The newest folder of PostgreSQL's programs, or None."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
-    if found:
-        return found[-1].parent
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    if programs:
+        return programs[-1].parent
     initdb = shutil.which("initdb")
     return Path(initdb).resolve().parent if initdb else None
 
@@ -28,10 +28,10 @@ def account():
     if os.geteuid() != 0:
         return {}
     try:
-        known = pwd.getpwnam(USER)
+        user = pwd.getpwnam(USER)
     except KeyError:
         pytest.skip(f"PostgreSQL does not run as root, and there is no user {USER}")
-    return {"user": known.pw_uid, "group": known.pw_gid, "extra_groups": []}
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
 
 @contextlib.contextmanager
@@ -42,8 +42,8 @@ def postgres():
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
     pytest.importorskip("psycopg")
     who = account()
-    with tempfile.TemporaryDirectory(prefix="crosszone-postgres-", dir="/tmp") as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(prefix="crosszone-postgres-", dir="/tmp") as temporary:
+        folder = Path(temporary)
         if who:
             os.chown(folder, who["user"], who["group"])
         data = folder / "data"

@@ -46,15 +46,15 @@ def bundle(nodes=2, **changes):
 
 
 def test_a_bundle_comes_back_as_it_was(store):
-    made = bundle()
-    kept = store.bundles.add(name=" mine ", bundle=made)
-    assert (kept.name, kept.framework, kept.launcher, kept.template) == ("mine", "fsdp", "ssh", False)
-    assert (kept.world_size, kept.nodes) == (16, 2)
-    assert store.bundles.get(kept.id) == kept
-    assert store.bundles.get(kept.id).bundle == made
-    store.bundles.remove(kept.id)
+    source = bundle()
+    saved = store.bundles.add(name=" mine ", bundle=source)
+    assert (saved.name, saved.framework, saved.launcher, saved.template) == ("mine", "fsdp", "ssh", False)
+    assert (saved.world_size, saved.nodes) == (16, 2)
+    assert store.bundles.get(saved.id) == saved
+    assert store.bundles.get(saved.id).bundle == source
+    store.bundles.remove(saved.id)
     with pytest.raises(UnknownNameError):
-        store.bundles.get(kept.id)
+        store.bundles.get(saved.id)
 
 
 def test_the_list_tells_the_size_of_the_files_and_not_the_files(store):
@@ -70,52 +70,52 @@ def test_the_list_tells_the_size_of_the_files_and_not_the_files(store):
 def test_ids_cannot_be_guessed_from_one_another(store):
     ids = [store.bundles.add(name="x", bundle=bundle()).id for _ in range(3)]
     assert len(set(ids)) == 3
-    assert all(re.fullmatch(r"[A-Za-z0-9_-]{16}", one) for one in ids)
-    assert len({one[:4] for one in ids}) == 3  # nothing counts up
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]{16}", id) for id in ids)
+    assert len({id[:4] for id in ids}) == 3  # nothing counts up
 
 
 @pytest.mark.slow
 def test_two_thousand_nodes_take_little_room(store, url):
-    made = bundle(2048)
-    kept = store.bundles.add(name="large", bundle=made)
-    assert store.bundles.get(kept.id).bundle == made
+    source = bundle(2048)
+    saved = store.bundles.add(name="large", bundle=source)
+    assert store.bundles.get(saved.id).bundle == source
     column = store.bundles.table.c.bundle
-    with store.bundles._access.reading() as connection:
+    with store.bundles._access.begin_read() as connection:
         packed = connection.execute(column.table.select()).mappings().one()["bundle"]
-    assert len(packed) < kept.bytes < module.MAX_BUNDLE
+    assert len(packed) < saved.bytes < module.MAX_BUNDLE_BYTES
 
 
 def test_more_than_may_be_kept_is_refused(store, monkeypatch):
-    made = bundle()
-    size = sum(len(one.text.encode()) for one in made.files)
-    monkeypatch.setattr(module, "MAX_BUNDLE", size)
-    store.bundles.add(name="as large as may be", bundle=made)
-    monkeypatch.setattr(module, "MAX_BUNDLE", size - 1)
+    source = bundle()
+    size = sum(len(log.text.encode()) for log in source.files)
+    monkeypatch.setattr(module, "MAX_BUNDLE_BYTES", size)
+    store.bundles.add(name="as large as may be", bundle=source)
+    monkeypatch.setattr(module, "MAX_BUNDLE_BYTES", size - 1)
     with pytest.raises(InvalidError) as caught:
-        store.bundles.add(name="x", bundle=made)
+        store.bundles.add(name="x", bundle=source)
     assert (caught.value.notices[0].code, caught.value.notices[0].value) == ("saved_too_large", size)
-    monkeypatch.setattr(module, "MAX_BUNDLE", size)
-    monkeypatch.setattr(module, "MAX_KEPT", 10)
+    monkeypatch.setattr(module, "MAX_BUNDLE_BYTES", size)
+    monkeypatch.setattr(module, "MAX_PACKED_BYTES", 10)
     with pytest.raises(InvalidError):
-        store.bundles.add(name="x", bundle=made)
-    monkeypatch.setattr(module, "MAX_KEPT", 10**9)
-    store.bundles.most = 1
+        store.bundles.add(name="x", bundle=source)
+    monkeypatch.setattr(module, "MAX_PACKED_BYTES", 10**9)
+    store.bundles.max_rows = 1
     with pytest.raises(InvalidError) as full:
-        store.bundles.add(name="x", bundle=made)
+        store.bundles.add(name="x", bundle=source)
     assert full.value.notices[0].code == "store_full"
     assert store.bundles.page().total == 1
 
 
 def test_a_database_that_has_no_bundles_yet_is_brought_up_to_date(url):
     with open_store(url) as store:
-        kept = store.scenarios.add(name="old", text="x")
-        with store.bundles._access.writing() as connection:
+        saved = store.scenarios.add(name="old", text="x")
+        with store.bundles._access.begin_write() as connection:
             later = ("bundles", "task_events", "tasks", "environments", "datasets", "training_models", "measured_links")
             for table in later:
                 connection.exec_driver_sql(f"DROP TABLE {table}")
             connection.exec_driver_sql("UPDATE crosszone_version SET version_num = '0002'")
     with open_store(url) as again:
-        assert again.scenarios.get(kept.id) == kept
+        assert again.scenarios.get(saved.id) == saved
         assert again.bundles.page().total == 0
         assert again.tasks.page().total == 0
         again.bundles.add(name="new", bundle=bundle())

@@ -16,11 +16,11 @@ SEED = [
 
 
 def test_three_environments_have_together_what_they_have():
-    found = selection(SEED)
-    assert (found.nodes, found.gpus, found.cpus, found.memory_gb) == (3, 14, 112, 896)
-    assert found.gpu_kinds == ("A100",)
-    assert found.zones == ("北京可用区A", "深圳可用区C", "上海可用区A")
-    assert found.distributed
+    summary = selection(SEED)
+    assert (summary.nodes, summary.gpus, summary.cpus, summary.memory_gb) == (3, 14, 112, 896)
+    assert summary.gpu_kinds == ("A100",)
+    assert summary.zones == ("北京可用区A", "深圳可用区C", "上海可用区A")
+    assert summary.distributed
     assert not selection(SEED[:1]).distributed
     assert selection([]).nodes == 0
     assert selection([*SEED, Environment(name="new", zone="x")]).cpus is None
@@ -34,8 +34,8 @@ def test_the_master_is_the_first_until_another_is_chosen_and_never_one_that_is_n
 
 
 def test_entries_are_kept_changed_and_forgotten(store):
-    for number, one in enumerate(SEED):
-        store.environments.add(one, id=f"env-00{number + 1}")
+    for number, environment in enumerate(SEED):
+        store.environments.add(environment, id=f"env-00{number + 1}")
     free = store.environments.add(SEED[0])
     assert [entry.id for entry in store.environments.all()] == ["env-001", "env-002", "env-003", free.id]
     assert store.environments.get("env-002").value == SEED[1]
@@ -65,9 +65,9 @@ def test_an_id_is_given_once(store):
 
 def test_datasets_and_models(store):
     data = Dataset(name="corpus", versions=({"id": "v1", "path": "/data/a.bin"}, {"id": "v2", "path": "s3://b/c"}))
-    kept = store.datasets.add(data, id="dataset-001").value
-    assert kept.version("v2").path == "s3://b/c"
-    assert kept.version("v3") is None
+    dataset = store.datasets.add(data, id="dataset-001").value
+    assert dataset.version("v2").path == "s3://b/c"
+    assert dataset.version("v3") is None
     with pytest.raises(InvalidError) as refused:
         Dataset(name="twice", versions=({"id": "v1"}, {"id": "v1"}))
     assert refused.value.notices[0].code == "version_twice"

@@ -15,25 +15,25 @@ def add_result(store, name="first", **more):
 
 
 def test_a_scenario_is_saved_read_renamed_changed_and_removed(store):
-    kept = store.scenarios.add(name="  three cities ", text=TEXT)
-    assert (kept.name, kept.text, kept.created[:2], kept.created[-6:]) == ("three cities", TEXT, "20", "+00:00")
-    assert store.scenarios.get(kept.id) == kept
-    renamed = store.scenarios.change(kept.id, name="两地")
-    assert (renamed.name, renamed.text, renamed.created) == ("两地", TEXT, kept.created)
-    assert renamed.changed > kept.changed
-    assert store.scenarios.change(kept.id, text="model: x").text == "model: x"
-    store.scenarios.remove(kept.id)
+    saved = store.scenarios.add(name="  three cities ", text=TEXT)
+    assert (saved.name, saved.text, saved.created[:2], saved.created[-6:]) == ("three cities", TEXT, "20", "+00:00")
+    assert store.scenarios.get(saved.id) == saved
+    renamed = store.scenarios.change(saved.id, name="两地")
+    assert (renamed.name, renamed.text, renamed.created) == ("两地", TEXT, saved.created)
+    assert renamed.changed > saved.changed
+    assert store.scenarios.change(saved.id, text="model: x").text == "model: x"
+    store.scenarios.remove(saved.id)
     with pytest.raises(UnknownNameError):
-        store.scenarios.get(kept.id)
+        store.scenarios.get(saved.id)
 
 
 def test_a_result_keeps_everything_it_was_given(store):
-    way = {"framework": "megatron", "strategy": {"tp": 8}, "placement": None}
+    override = {"framework": "megatron", "strategy": {"tp": 8}, "placement": None}
     timeline = {"version": 1, "spans": [{"lane": "stage-0", "start_s": 0.0}]}
-    kept = add_result(store, scenario=TEXT, way=way, timeline=timeline, note="as of June\nwith lambdas λ")
-    read = store.results.get(kept.id)
+    saved = add_result(store, scenario=TEXT, way=override, timeline=timeline, note="as of June\nwith lambdas λ")
+    read = store.results.get(saved.id)
     assert (read.kind, read.document, read.headline) == ("predicted", {"a": 1.5}, HEADLINE)
-    assert (read.scenario, read.way, read.timeline) == (TEXT, way, timeline)
+    assert (read.scenario, read.way, read.timeline) == (TEXT, override, timeline)
     assert read.note == "as of June\nwith lambdas λ"
     row = store.results.page().rows[0]
     assert row.headline == HEADLINE
@@ -41,35 +41,35 @@ def test_a_result_keeps_everything_it_was_given(store):
 
 
 def test_what_was_not_given_stays_not_given(store):
-    kept = store.results.get(add_result(store).id)
-    assert (kept.scenario, kept.way, kept.timeline, kept.note) == (None, None, None, "")
+    saved = store.results.get(add_result(store).id)
+    assert (saved.scenario, saved.way, saved.timeline, saved.note) == (None, None, None, "")
 
 
 def test_a_note_and_a_name_of_a_result_change_apart(store):
-    kept = add_result(store)
-    assert store.results.change(kept.id, note="slow link").name == "first"
-    changed = store.results.change(kept.id, name="second")
+    saved = add_result(store)
+    assert store.results.change(saved.id, note="slow link").name == "first"
+    changed = store.results.change(saved.id, name="second")
     assert (changed.name, changed.note) == ("second", "slow link")
-    assert store.results.change(kept.id) == changed
+    assert store.results.change(saved.id) == changed
 
 
 def test_a_list_goes_newest_first_page_by_page_without_gap_or_repetition(store):
     names = [store.scenarios.add(name=f"n{i}", text="x").name for i in range(7)]
-    seen, before = [], None
+    listed, before = [], None
     while True:
         page = store.scenarios.page(limit=3, before=before)
         assert page.total == 7
-        seen += [row.name for row in page.rows]
+        listed += [row.name for row in page.rows]
         before = page.before
         if before is None:
             break
-    assert seen == names[::-1]
+    assert listed == names[::-1]
 
 
 def test_paging_goes_on_when_the_row_it_stopped_at_is_removed(store):
-    kept = [store.scenarios.add(name=f"n{i}", text="x") for i in range(5)]
+    saved = [store.scenarios.add(name=f"n{i}", text="x") for i in range(5)]
     page = store.scenarios.page(limit=2)
-    store.scenarios.remove(kept[3].id)
+    store.scenarios.remove(saved[3].id)
     assert [row.name for row in store.scenarios.page(limit=2, before=page.before).rows] == ["n2", "n1"]
 
 
@@ -93,7 +93,7 @@ def test_a_page_is_bounded_and_a_wrong_place_is_refused(store):
 
 @pytest.mark.parametrize("id", ["", "no", "9223372036854775808", "../x", "a\0b", "\ud800", "é", "x" * 65, "' or 1=1"])
 def test_an_id_that_is_not_there_is_named_whatever_it_looks_like(store, id):
-    for act in (store.results.get, store.results.remove, lambda one: store.results.change(one, name="x")):
+    for act in (store.results.get, store.results.remove, lambda unknown: store.results.change(unknown, name="x")):
         with pytest.raises(UnknownNameError) as caught:
             act(id)
         assert caught.value.notices[0].code == "saved_missing"
@@ -125,8 +125,8 @@ def test_text_no_database_takes_is_refused_with_its_place(store, text, character
 
 def test_documents_may_hold_any_character(store):
     document = {"a": "nul \0, half \ud800, 三, \u2028"}
-    kept = store.results.add(kind="measured", name="x", document=document, headline={})
-    assert store.results.get(kept.id).document == document
+    saved = store.results.add(kind="measured", name="x", document=document, headline={})
+    assert store.results.get(saved.id).document == document
 
 
 @pytest.mark.slow
@@ -144,12 +144,12 @@ def test_what_is_too_large_is_refused_with_both_sizes(store):
 
 
 def test_a_full_table_is_refused_until_something_is_deleted(store):
-    store.scenarios.most = 3
-    kept = [store.scenarios.add(name=f"n{i}", text="x") for i in range(3)]
+    store.scenarios.max_rows = 3
+    saved = [store.scenarios.add(name=f"n{i}", text="x") for i in range(3)]
     with pytest.raises(InvalidError) as caught:
         store.scenarios.add(name="one more", text="x")
     assert (caught.value.notices[0].code, caught.value.notices[0].params["limit"]) == ("store_full", 3)
-    store.scenarios.remove(kept[0].id)
+    store.scenarios.remove(saved[0].id)
     assert store.scenarios.add(name="one more", text="x").name == "one more"
 
 

@@ -11,7 +11,7 @@ from alembic.runtime.migration import MigrationContext
 
 from crosszone.errors import InvalidError, StoreError
 from crosszone.store import open_store
-from crosszone.store.address import address_of
+from crosszone.store.address import parse_address
 from crosszone.store.tables import METADATA, VERSION_TABLE
 
 
@@ -21,15 +21,15 @@ def told(url):
         open_store(url)
     notice = caught.value.notices[0]
     for language in ("en", "zh"):
-        said = notice.message(language) + notice.hint(language)
-        assert "secret-word" not in said
+        text = notice.message(language) + notice.hint(language)
+        assert "secret-word" not in text
         assert "secret-word" not in str(notice.as_dict(language))
         assert notice.hint(language)
     return notice
 
 
 def engine_of(url):
-    return sa.create_engine(address_of(url), poolclass=sa.NullPool)
+    return sa.create_engine(parse_address(url), poolclass=sa.NullPool)
 
 
 def test_by_default_the_file_lies_in_the_users_folder(home):
@@ -42,18 +42,18 @@ def test_by_default_the_file_lies_in_the_users_folder(home):
 def test_a_file_is_named_by_its_path_or_as_a_url(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with open_store("a b%20.db") as store:
-        kept = store.scenarios.add(name="x", text="x")
+        saved = store.scenarios.add(name="x", text="x")
     with open_store(f"sqlite:///{tmp_path}/a b%2520.db") as again:
-        assert again.scenarios.get(kept.id) == kept
+        assert again.scenarios.get(saved.id) == saved
 
 
 def test_sqlite_writes_ahead_waits_five_seconds_and_keeps_foreign_keys(tmp_path):
     with open_store(str(tmp_path / "a.db")) as store, store._engine.connect() as connection:
-        asked = {
+        addresses = {
             name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
             for name in ("journal_mode", "busy_timeout", "foreign_keys", "synchronous")
         }
-    assert asked == {"journal_mode": "wal", "busy_timeout": 5000, "foreign_keys": 1, "synchronous": 1}
+    assert addresses == {"journal_mode": "wal", "busy_timeout": 5000, "foreign_keys": 1, "synchronous": 1}
 
 
 def test_a_database_of_the_first_revision_is_brought_up_to_date_with_its_rows(url):

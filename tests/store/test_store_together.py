@@ -21,22 +21,22 @@ pytestmark = pytest.mark.slow  # starts processes
 
 
 def names(store):
-    found, before = [], None
+    names, before = [], None
     while True:
         page = store.scenarios.page(limit=100, before=before)
-        found += [row.name for row in page.rows]
+        names += [row.name for row in page.rows]
         before = page.before
         if before is None:
-            return found
+            return names
 
 
 def test_eight_threads_write_fifty_each_while_others_read(store):
     def write(thread):
         for i in range(50):
-            kept = store.scenarios.add(name=f"{thread}-{i}", text="x" * 100)
+            saved = store.scenarios.add(name=f"{thread}-{i}", text="x" * 100)
             if i % 10 == 0:
-                store.scenarios.change(kept.id, text="y")
-                assert store.scenarios.get(kept.id).text == "y"
+                store.scenarios.change(saved.id, text="y")
+                assert store.scenarios.get(saved.id).text == "y"
         return len(store.scenarios.page(limit=500).rows)
 
     with ThreadPoolExecutor(8) as pool:
@@ -69,10 +69,10 @@ def test_many_servers_open_a_new_database_at_the_same_time(url):
 
 def test_what_one_removes_while_another_renames_is_either_gone_or_renamed_never_both(store):
     for _ in range(20):
-        kept = store.scenarios.add(name="x", text="x")
+        saved = store.scenarios.add(name="x", text="x")
         with ThreadPoolExecutor(2) as pool:
-            renaming = pool.submit(store.scenarios.change, kept.id, name="y")
-            pool.submit(store.scenarios.remove, kept.id).result()
+            renaming = pool.submit(store.scenarios.change, saved.id, name="y")
+            pool.submit(store.scenarios.remove, saved.id).result()
             assert renaming.exception() is None or renaming.exception().notices[0].code == "saved_missing"
     assert store.scenarios.page().total == 0
 
@@ -81,10 +81,10 @@ def test_connections_that_the_server_closed_are_made_anew(postgres_url):
     import psycopg
 
     with open_store(postgres_url) as store:
-        kept = store.scenarios.add(name="x", text="x")
+        saved = store.scenarios.add(name="x", text="x")
         with psycopg.connect(postgres_url, autocommit=True) as other:
             other.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
-        assert store.scenarios.get(kept.id) == kept
+        assert store.scenarios.get(saved.id) == saved

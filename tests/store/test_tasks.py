@@ -27,21 +27,21 @@ def test_a_task_begins_and_ends(store):
     assert store.tasks.move(task.id, "initializing", "preflight", plan={"nodes": [1]}).plan == {"nodes": [1]}
     assert store.tasks.move(task.id, "preflight", "queued", token="t.1") is not None
     assert store.tasks.move(task.id, "queued", "running").token == "t.1"
-    store.tasks.note(task.id, progress={"step": 3})
+    store.tasks.update_fields(task.id, progress={"step": 3})
     assert store.tasks.move(task.id, "running", "failed", notice={"code": "x"}).notice == {"code": "x"}
     assert store.tasks.get(task.id).progress == {"step": 3}
-    told = store.tasks.events(task.id)
-    assert [event.number for event in told] == [1, 2, 3, 4, 5]
-    assert [event.kind for event in told] == ["created", *["state"] * 4]
-    assert told[-1].about == {"from": "running", "to": "failed", "notice": {"code": "x"}}
-    assert [event.number for event in store.tasks.events(task.id, after=3)] == [4, 5]
+    events = store.tasks.list_events(task.id)
+    assert [event.number for event in events] == [1, 2, 3, 4, 5]
+    assert [event.kind for event in events] == ["created", *["state"] * 4]
+    assert events[-1].about == {"from": "running", "to": "failed", "notice": {"code": "x"}}
+    assert [event.number for event in store.tasks.list_events(task.id, after=3)] == [4, 5]
 
 
 def test_a_move_from_where_a_task_is_not_does_nothing(store):
     task = made(store)
     assert store.tasks.move(task.id, "queued", "running", token="stolen") is None
     assert store.tasks.get(task.id).token is None
-    assert len(store.tasks.events(task.id)) == 1
+    assert len(store.tasks.list_events(task.id)) == 1
 
 
 def test_every_state_can_be_left_or_is_an_end():
@@ -69,15 +69,15 @@ def kept(tmp_path_factory):
 @given(walk=st.lists(st.sampled_from(STATES), max_size=12))
 def test_any_walk_leaves_a_history_that_holds_together(kept, walk):
     task = made(kept)
-    here = "initializing"
-    for there in walk:
-        if there in MOVES[here]:
-            assert kept.tasks.move(task.id, here, there).state == there
-            here = there
-    told = [event.about for event in kept.tasks.events(task.id) if event.kind == "state"]
-    assert all(one["to"] == two["from"] for one, two in pairwise(told))
-    assert kept.tasks.get(task.id).state == here
-    assert (task.id in {one.id for one in kept.tasks.live()}) == (here in LIVE)
+    state = "initializing"
+    for after in walk:
+        if after in MOVES[state]:
+            assert kept.tasks.move(task.id, state, after).state == after
+            state = after
+    events = [event.about for event in kept.tasks.list_events(task.id) if event.kind == "state"]
+    assert all(first["to"] == second["from"] for first, second in pairwise(events))
+    assert kept.tasks.get(task.id).state == state
+    assert (task.id in {live.id for live in kept.tasks.list_live()}) == (state in LIVE)
 
 
 def test_the_same_key_makes_one_task(store):
@@ -93,17 +93,17 @@ def test_the_same_key_makes_one_task(store):
 
 
 def test_the_same_key_at_once_makes_one_task(store):
-    found: list[str] = []
+    ids: list[str] = []
     threads = [
-        threading.Thread(target=lambda: found.append(store.tasks.add(name="gpt", request=REQUEST, key="k")[0].id))
+        threading.Thread(target=lambda: ids.append(store.tasks.add(name="gpt", request=REQUEST, key="k")[0].id))
         for _ in range(6)
     ]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    assert len(found) == 6
-    assert len(set(found)) == 1
+    for event in threads:
+        event.start()
+    for event in threads:
+        event.join()
+    assert len(ids) == 6
+    assert len(set(ids)) == 1
 
 
 def test_one_drives_at_a_time_until_its_time_is_over(store):
@@ -126,16 +126,16 @@ def test_a_live_task_is_not_forgotten(store):
     assert refused.value.notices[0].code == "task_live"
     store.tasks.move(task.id, "initializing", "failed")
     store.tasks.remove(task.id)
-    for ask in (store.tasks.get, store.tasks.events):
+    for ask in (store.tasks.get, store.tasks.list_events):
         with pytest.raises(UnknownNameError):
             ask(task.id)
 
 
 def test_events_are_bounded(store, monkeypatch):
-    monkeypatch.setattr("crosszone.store.tasks.MOST_EVENTS", 10)
+    monkeypatch.setattr("crosszone.store.tasks.MAX_EVENTS", 10)
     task = made(store)
     for number in range(30):
-        store.tasks.tell(task.id, "note", number=number)
-    numbers = [event.number for event in store.tasks.events(task.id)]
+        store.tasks.add_event(task.id, "note", number=number)
+    numbers = [event.number for event in store.tasks.list_events(task.id)]
     assert len(numbers) == 10
     assert (numbers[0], numbers[-1]) == (1, 31)

@@ -16,7 +16,7 @@ from crosszone.errors import Notice, StoreError
 from crosszone.inputs.scenario import parse_scenario
 from crosszone.predict.answer import answer
 from crosszone.run.remote.supervisor import find_processes, send_signal
-from crosszone.run.work import Work, WorkNode
+from crosszone.run.work import TaskWork, WorkNode
 from crosszone.store import open_store
 from crosszone.web.app import TaskDriver, create_app
 from crosszone.web.body import SCENARIO_EXAMPLE
@@ -235,7 +235,7 @@ def scripts(*, nodes=2, pause=0.01, ends=()):
     ]
     plan = parse_scenario(SCENARIO_EXAMPLE["text"], "plan.yaml")
     prediction = {**predicted(), "step_time_s": {"low": 0.4, "expected": 0.5, "high": 0.6}}
-    return Work(
+    return TaskWork(
         scenario=plan.scenario.to_yaml(), bundle=bundle, prediction=prediction, slowdown=1.5, nodes=tuple(places)
     )
 
@@ -250,8 +250,8 @@ class Running:
 
     def __init__(self, api, monkeypatch):
         self.api, self.work = api, scripts()
-        monkeypatch.setattr("crosszone.run.service.decided", lambda *_, **__: self.work)
-        monkeypatch.setattr("crosszone.run.service.check", lambda *_, **__: [])  # has tests of its own
+        monkeypatch.setattr("crosszone.run.service.plan_work", lambda *_, **__: self.work)
+        monkeypatch.setattr("crosszone.run.service.run_preflight", lambda *_, **__: [])  # has tests of its own
 
     def created(self, work, name="t", **policy):
         self.work = work
@@ -292,7 +292,7 @@ def running(tmp_path, monkeypatch):
             api("POST", "environments", local, status=201)
         yield Running(api, monkeypatch)
     with open_store(store) as opened:
-        for task in opened.tasks.live():
+        for task in opened.tasks.list_live():
             if task.token:
                 send_signal(find_processes(task.token), signal.SIGKILL)
 

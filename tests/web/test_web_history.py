@@ -6,7 +6,7 @@ import io
 import pytest
 from starlette.testclient import TestClient
 
-from crosszone.run.monitor import keep
+from crosszone.run.history import save_history
 from crosszone.store import open_store
 from crosszone.web.app import create_app
 from run.measured_runs import rows, work
@@ -19,7 +19,7 @@ def test_a_finished_run_stands_in_the_history_beside_its_prediction(tmp_path):
     path = str(tmp_path / "history.db")
     with open_store(path) as store:
         task = store.tasks.add(name="two cities", request={})[0]
-        keep(store, task, work(), rows(work(), 40, slow={"communication": 2.0}, since=1, noise=0.0))
+        save_history(store, task, work(), rows(work(), 40, slow={"communication": 2.0}, since=1, noise=0.0))
         store.tasks.move(task.id, "initializing", "failed")
     with TestClient(create_app(store=path, workers=1), base_url="http://127.0.0.1:8000") as client:
         measured, predicted = client.get(f"{API}/results").json()["rows"]

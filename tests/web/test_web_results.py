@@ -282,7 +282,7 @@ def test_a_store_that_is_out_of_reach_is_a_503_with_the_remedy(client, monkeypat
     def gone(self):
         raise StoreError(Notice(code="store_failed", value="postgresql://db/plans", params={"reason": "gone"}))
 
-    monkeypatch.setattr(Access, "reading", gone)
+    monkeypatch.setattr(Access, "begin_read", gone)
     answer = client.get(f"{API}/results")
     assert (answer.status_code, answer.json()["code"]) == (503, "store_failed")
     assert answer.json()["hint"]

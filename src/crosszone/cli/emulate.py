@@ -20,7 +20,7 @@ from crosszone.cli.output import (
 from crosszone.text.figures import format_amount, format_digits
 
 if TYPE_CHECKING:
-    from crosszone.run.emulate.answer import Emulated
+    from crosszone.run.emulate.emulation import EmulationResult
 
 
 def emulate(
@@ -45,11 +45,11 @@ def emulate(
     Example: sudo crosszone emulate examples/two-zones-7b.yaml --tiny --framework ddp
     """
     from crosszone.inputs.scenario import read_scenario
-    from crosszone.run.emulate.answer import emulated
+    from crosszone.run.emulate.emulation import run_emulation
 
     loaded = read_scenario(file)
     with open_progress_bar() as progress:
-        run = emulated(
+        run = run_emulation(
             loaded,
             get_language(),
             steps=steps,
@@ -66,7 +66,7 @@ def emulate(
         _print_run(run)
 
 
-def _print_run(run: Emulated) -> None:
+def _print_run(run: EmulationResult) -> None:
     """The table of parts, the links, what came out, and everything that is not as in the scenario."""
     terminal = open_console()
     counts = {"framework": run.framework, "nodes": len(run.nodes), "steps": run.counted}

@@ -71,14 +71,14 @@ def list_environments(
     from typing import cast, get_args
 
     from crosszone.inputs.environment import selection
-    from crosszone.run.registry import Sort, sifted
+    from crosszone.run.environments import Sort, filter_environments
 
     require_choice("--sort", sort, get_args(Sort))
     with open_database(store) as database:
         registered = database.environments.all()
     options = {"zone": zone, "gpu": gpu, "status": status, "type": type}
     filters = {field: [word] for field, word in options.items() if word is not None}
-    entries = sifted(registered, filters, sort=cast("Sort | None", sort), descending=descending)
+    entries = filter_environments(registered, filters, sort=cast("Sort | None", sort), descending=descending)
     together = selection(entry.value for entry in entries)
     if as_json:
         print_json(
@@ -190,10 +190,10 @@ def remove(
 
     Example: crosszone env remove gpu-1
     """
-    from crosszone.run.registry import forget
+    from crosszone.run.environments import remove_environments
 
     with open_database(store) as database:
-        forget(database, list(dict.fromkeys(ids)))
+        remove_environments(database, list(dict.fromkeys(ids)))
     if as_json:
         print_json({"removed": ids})
     else:
@@ -333,7 +333,7 @@ def print_cluster(
     with open_service(store) as service:
         for id in ids:
             service.store.environments.get(id)
-        fields = service.cluster(ids)
+        fields = service.build_cluster(ids)
     text = dump_yaml({"cluster": fields})
     if output is not None:
         write_file(Path(output), text, force)

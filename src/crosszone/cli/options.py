@@ -77,6 +77,6 @@ def require_choice(option: str, word: str | None, allowed: Sequence[str]) -> Non
 
 def localize_stored_notice(stored: Mapping[str, Any]) -> dict[str, Any]:
     """A notice as it is stored with a task, in the language of this run."""
-    from crosszone.store.tasks import notice_of
+    from crosszone.store.tasks import decode_notice
 
-    return notice_of(stored).as_dict(get_language())
+    return decode_notice(stored).as_dict(get_language())

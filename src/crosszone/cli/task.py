@@ -24,9 +24,9 @@ from crosszone.cli.output import get_language, label, open_console, print_json, 
 from crosszone.errors import InvalidError, Notice
 
 if TYPE_CHECKING:
-    from crosszone.run.chosen import Chosen
     from crosszone.run.request import TaskRequest
     from crosszone.run.service import Service
+    from crosszone.run.work import TaskPreview
     from crosszone.store.tasks import Task, TaskRow
 
 app = typer.Typer(help="Training on chosen environments: create, watch, stop, resume.", no_args_is_help=True)
@@ -192,10 +192,10 @@ def list_events(
     Example: crosszone task events ID
     """
     from crosszone.cli.task_view import dump_event, print_events
-    from crosszone.store.tasks import MOST_EVENTS
+    from crosszone.store.tasks import MAX_EVENTS
 
     with open_database(store) as database:
-        history = database.tasks.events(id, after=after, limit=MOST_EVENTS + 1)
+        history = database.tasks.list_events(id, after=after, limit=MAX_EVENTS + 1)
     if as_json:
         print_json({"events": [dump_event(event) for event in history]})
     else:
@@ -262,10 +262,10 @@ def remove(id: IdArgument, store: StoreOption = None, as_json: JsonOption = Fals
 def _create(service: Service, flags: dict[str, Any], *, as_json: bool = False, quiet: bool = False) -> Task:
     """Check, show what to expect, store; what cannot be planned is refused before anything is stored."""
     from crosszone.cli.task_view import print_chosen
-    from crosszone.run.request import checked, created
+    from crosszone.run.request import check_request, describe_created
 
     request = build_request(flags)
-    checked(request, service.known())
+    check_request(request, service.list_registered())
     chosen = service.choose(request, get_language())
     # refused before the store: a task that cannot be planned would fail on its machines an hour later
     if any(notice["level"] == "error" for notice in chosen.notices):
@@ -273,14 +273,19 @@ def _create(service: Service, flags: dict[str, Any], *, as_json: bool = False, q
     task, request_stored, is_new = service.create(request, key=flags["key"])
     message = label("task_created") if is_new else label("task_known")
     if as_json:
-        print_json({**created(request_stored, task.id, task.state, message), "summary": chosen.model_dump(mode="json")})
+        print_json(
+            {
+                **describe_created(request_stored, task.id, task.state, message),
+                "summary": chosen.model_dump(mode="json"),
+            }
+        )
     elif not quiet:
         print_chosen(chosen, request_stored.environments)
         open_console().print(label("task_created_as", message=message, id=task.id), soft_wrap=True)
     return task
 
 
-def _exit_unplannable(chosen: Chosen, as_json: bool) -> NoReturn:
+def _exit_unplannable(chosen: TaskPreview, as_json: bool) -> NoReturn:
     """Tell why nothing can be predicted, so nothing is started."""
     if as_json:
         print_json({"errors": [notice for notice in chosen.notices if notice["level"] == "error"]})

@@ -34,10 +34,10 @@ from crosszone.text.figures import format_amount, format_digits, format_signed
 
 if TYPE_CHECKING:
     from crosszone.inputs.environment import Environment
-    from crosszone.run.chosen import Chosen
     from crosszone.run.logs import LogFile
-    from crosszone.run.monitor import Twin, TwinPart
+    from crosszone.run.monitor import ComparedPart, RunComparison
     from crosszone.run.service import Service
+    from crosszone.run.work import TaskPreview
     from crosszone.store.tasks import Event, Task, TaskRow
 
 LOOK_S = 1.0  # Seconds between two looks at the store
@@ -56,7 +56,7 @@ class TaskView:
         self._terminal = open_console()
         self._event, self._good = 0, 0
         self._step: int | None = None
-        self._twin: Twin | None = None
+        self._twin: RunComparison | None = None
         self._twin_at = 0.0
 
     def show_until_end(self) -> Task:
@@ -91,7 +91,7 @@ class TaskView:
 
     def _print_new_events(self) -> None:
         """What happened since, above all else."""
-        for event in self._service.store.tasks.events(self._id, after=self._event):
+        for event in self._service.store.tasks.list_events(self._id, after=self._event):
             self._event = event.number
             # dozens of good checks would push what matters off the screen
             if event.kind == "check" and not event.about.get("notice"):
@@ -184,7 +184,7 @@ def render_nodes(task: Task) -> Any:
     return Text(label("comma").join(words), style="dim")
 
 
-def build_comparison_table(twin: Twin) -> Any:
+def build_comparison_table(twin: RunComparison) -> Any:
     """A table: the step and its parts, predicted and measured."""
     columns = [("step_part", "left"), ("watch_predicted", "right"), ("watch_measured", "right")]
     columns += [("watch_difference", "right"), ("watch_range", "right"), ("watch_verdict", "left")]
@@ -197,7 +197,7 @@ def build_comparison_table(twin: Twin) -> Any:
     return rows
 
 
-def _list_part_cells(part: TwinPart) -> list[str]:
+def _list_part_cells(part: ComparedPart) -> list[str]:
     verdict = "" if part.inside is None else label("watch_inside" if part.inside else "watch_outside")
     span = f"{format_digits(part.low_s, 3)} - {format_digits(part.high_s, 3)}"
     measured = _format_measured(part.measured_s, part.predicted_s)
@@ -217,19 +217,19 @@ def _format_measured(measured: float | None, predicted: float) -> list[str]:
     ]
 
 
-def list_drift_messages(twin: Twin) -> list[str]:
+def list_drift_messages(twin: RunComparison) -> list[str]:
     """What has drifted, whether to plan anew, and what to know of the comparison, in words."""
     drift_notices = [drift.notice for drift in twin.drifts]
     drift_notices += [twin.replan.notice] if twin.replan is not None else []
     return [notice["message"] for notice in (*drift_notices, *twin.notices)]
 
 
-def read_comparison(service: Service, id: str) -> Twin | None:
+def read_comparison(service: Service, id: str) -> RunComparison | None:
     """The run compared with its prediction; None: nothing was measured yet, or a machine does not answer."""
-    from crosszone.run.monitor import worded
+    from crosszone.run.monitor import localize_comparison
 
     try:
-        return worded(service.twin(id), get_language())
+        return localize_comparison(service.compare_run(id), get_language())
     except CrossZoneError:
         return None
 
@@ -242,7 +242,7 @@ END_S = 5.0
 def drive_meanwhile(service: Service, id: str) -> Iterator[None]:
     """Drive one task meanwhile, unless another does; it goes on by itself afterwards."""
     stop = threading.Event()
-    drive = service.engine().run_until
+    drive = service.get_engine().run_until
     # a daemon: Ctrl-C ends the watching, not the task; the next driver goes on from the store
     thread = threading.Thread(target=drive, args=(stop,), kwargs={"only": id}, name="driver", daemon=True)
     thread.start()
@@ -297,7 +297,7 @@ DEFAULT_STEPS = 1000  # Steps of a task that does not say how many
 _HIDDEN = ("plan", "token", "driver", "driven_until", "key")
 
 
-def print_chosen(chosen: Chosen, environments: Mapping[str, Environment]) -> None:
+def print_chosen(chosen: TaskPreview, environments: Mapping[str, Environment]) -> None:
     """What a task will use and what to expect of it, before it is created."""
     selection = chosen.selection
     terminal = open_console()
@@ -526,7 +526,7 @@ def print_logs(
     as_json: bool,
 ) -> None:
     """Print logs, list them, or follow them until the task ends."""
-    log_files = service.logs(id)
+    log_files = service.list_logs(id)
     if files:
         _print_files(log_files, as_json)
         return
@@ -557,7 +557,7 @@ def print_logs(
         # a restart writes new files; those must be followed too
         new_files = [
             item
-            for item in select_logs(service.logs(id), rank, node, strict=False)
+            for item in select_logs(service.list_logs(id), rank, node, strict=False)
             if (item.node, item.name) not in seen_keys
         ]
         readings += [Reading(item, 0) for item in new_files]
@@ -584,8 +584,8 @@ def _read_rest(service: Service, id: str, reading: Reading) -> str:
     """What was written since, and where reading goes on."""
     text = []
     while True:
-        part = service.log(
-            id, node=reading.file.node, name=reading.file.name, offset=reading.offset, most=LOG_PART_BYTES
+        part = service.read_log(
+            id, node=reading.file.node, name=reading.file.name, offset=reading.offset, max_bytes=LOG_PART_BYTES
         )
         text.append(part.text)
         if part.next <= reading.offset or part.next >= part.size:

@@ -1,8 +1,8 @@
 """Outcome: what one check of a preflight found, on which environments; and how checks ask many machines at once.
 
-Turn: one step of one task, and what it may still store: nothing once it was left behind.
+Step context: one step of one task, and what it may still store: nothing once it was abandoned.
 
-A turn may wait for a machine that hangs. Whoever drives the task need not: it leaves the turn, which from then on
+A step may wait for a machine that hangs. Whoever drives the task need not: it abandons the step, which from then on
 changes nothing, and goes on with another.
 """
 
@@ -17,62 +17,62 @@ from typing import Any, TypeVar
 from crosszone.errors import MachineError, Notice
 from crosszone.inputs.environment import Environment, MeasuredLink
 from crosszone.run.machine import WAIT_S, Machine
-from crosszone.run.work import Work
+from crosszone.run.work import TaskWork
 from crosszone.store import Store
-from crosszone.store.tasks import State, Task, kept
+from crosszone.store.tasks import State, Task, encode_notice
 
 
-class Left(Exception):
-    """The turn was left behind: whatever it was about, nobody waits for it."""
+class StepAbandoned(Exception):
+    """The step was abandoned: whatever it was about, nobody waits for it."""
 
 
-class Turn:
+class StepContext:
     """One step of a task."""
 
     def __init__(self, store: Store, task: Task) -> None:
         self.task, self._store = task, store
-        self.refined: Work | None = None
+        self.refined_work: TaskWork | None = None
         """What the task does, with what its checks have found out; None: as it was."""
-        self._gone = threading.Event()
+        self._abandoned = threading.Event()
 
-    def leave(self) -> None:
+    def abandon(self) -> None:
         """Nobody waits for it any more."""
-        self._gone.set()
+        self._abandoned.set()
 
     @property
-    def left(self) -> bool:
+    def is_abandoned(self) -> bool:
         """Nobody waits for it any more."""
-        return self._gone.is_set()
+        return self._abandoned.is_set()
 
-    def go_on(self) -> None:
-        """Return while it is waited for; `Left` when not."""
-        if self.left:
-            raise Left
+    def require_active(self) -> None:
+        """Return while it is waited for; `StepAbandoned` when not."""
+        if self.is_abandoned:
+            raise StepAbandoned
 
     def move(self, after: State, *, kind: str = "state", **fields: Any) -> Task | None:
         """Change the task's state, unless it is no longer where it was at the beginning."""
-        self.go_on()
+        self.require_active()
         return self._store.tasks.move(self.task.id, self.task.state, after, kind=kind, **fields)
 
-    def note(self, **fields: Any) -> Task:
+    def update_fields(self, **fields: Any) -> Task:
         """Change other columns of the task."""
-        self.go_on()
-        return self._store.tasks.note(self.task.id, **fields)
+        self.require_active()
+        return self._store.tasks.update_fields(self.task.id, **fields)
 
-    def tell(self, kind: str, **about: Any) -> None:
+    def add_event(self, kind: str, **about: Any) -> None:
         """Add an event."""
-        self.go_on()
-        self._store.tasks.tell(self.task.id, kind, **about)
+        self.require_active()
+        self._store.tasks.add_event(self.task.id, kind, **about)
 
 
-Found = TypeVar("Found")
-SIDE_BY_SIDE = 32
+Answer = TypeVar("Answer")
+MAX_PARALLEL_CALLS = 32
 # What ends and deletes: it is done also when nobody waits any more.
-_LETS_GO = ("supervisor.stop", "files.delete_folder")
+_CLEANUP_CALLS = ("supervisor.stop", "files.delete_folder")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class CheckOutcome:
     """What one check found."""
 
     check: str
@@ -96,7 +96,7 @@ class Outcome:
             "environments": list(self.environments),
             "level": self.level,
             "measured": dict(self.measured),
-            "notice": None if self.notice is None else kept(self.notice),
+            "notice": None if self.notice is None else encode_notice(self.notice),
         }
 
 
@@ -112,10 +112,10 @@ class NeededFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class PreflightSubject:
     """What a preflight is about."""
 
-    work: Work
+    work: TaskWork
     environments: Mapping[str, Environment]
     """Of its nodes, by id, in their order."""
     machines: Mapping[str, Machine]
@@ -133,11 +133,11 @@ class Subject:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched:
+class GuardedMachine:
     """A machine that is asked only as long as somebody waits for the answer."""
 
     machine: Machine
-    turn: Turn
+    context: StepContext
 
     @property
     def name(self) -> str:
@@ -146,20 +146,20 @@ class Watched:
 
     def call(self, function: str, *, payload: bytes = b"", wait_s: float = WAIT_S, **arguments: Any) -> Any:
         """As `Machine.call`."""
-        if function not in _LETS_GO:
-            self.turn.go_on()
+        if function not in _CLEANUP_CALLS:
+            self.context.require_active()
         return self.machine.call(function, payload=payload, wait_s=wait_s, **arguments)
 
 
-def beside(ask: Callable[[str], Found], ids: Iterable[str]) -> dict[str, Found | MachineError]:
+def ask_each(ask: Callable[[str], Answer], ids: Iterable[str]) -> dict[str, Answer | MachineError]:
     """The same asked of many environments at once: each one's answer, or why there is none."""
-    each = list(dict.fromkeys(ids))
+    distinct = list(dict.fromkeys(ids))
 
-    def answer(id: str) -> Found | MachineError:
+    def answer_or_error(id: str) -> Answer | MachineError:
         try:
             return ask(id)
         except MachineError as error:
             return error
 
-    with ThreadPoolExecutor(max_workers=max(1, min(SIDE_BY_SIDE, len(each)))) as pool:
-        return dict(zip(each, pool.map(answer, each), strict=True))
+    with ThreadPoolExecutor(max_workers=max(1, min(MAX_PARALLEL_CALLS, len(distinct)))) as pool:
+        return dict(zip(distinct, pool.map(answer_or_error, distinct), strict=True))

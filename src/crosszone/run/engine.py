@@ -19,25 +19,25 @@ import time
 from collections.abc import Callable
 
 from crosszone.errors import CrossZoneError, InputError, MachineError, Notice, StoreError
-from crosszone.run.checks import Left, Turn
-from crosszone.run.metrics import Progress
+from crosszone.run.checks import StepAbandoned, StepContext
+from crosszone.run.metrics import RunProgress
 from crosszone.run.runners.runner import NodeStatus, Runner
-from crosszone.run.work import Work
+from crosszone.run.work import TaskWork
 from crosszone.store import Store
-from crosszone.store.tasks import LIVE, Task, kept
+from crosszone.store.tasks import LIVE, Task, encode_notice
 
 LEASE_S = 15.0  # How long a driver that says nothing keeps a task
 RENEW_S = LEASE_S / 5  # How often a driver whose step takes long says that it still drives
 PAUSE_S = 0.5
-GONE_S = 60.0  # How long a machine may be out of reach before its task counts as interrupted
+UNREACHABLE_S = 60.0  # How long a machine may be out of reach before its task counts as interrupted
 LEAVE_S = 3.0  # How long a driver that is to end waits for the step it is in
-MOST_AT_ONCE = 64
+MAX_DRIVEN_TASKS = 64
 
-Make = Callable[[Task], Work]
-Check = Callable[[Task, Work, Turn], list[Notice]]
-Start = Callable[[Task, Work], Runner]
-Port = Callable[[Task, Work], int | None]
-Keep = Callable[[Task, Work, Runner], None]
+MakeWork = Callable[[Task], TaskWork]
+RunPreflight = Callable[[Task, TaskWork, StepContext], list[Notice]]
+MakeRunner = Callable[[Task, TaskWork], Runner]
+ChoosePort = Callable[[Task, TaskWork], int | None]
+SaveHistory = Callable[[Task, TaskWork, Runner], None]
 
 
 class Engine:
@@ -55,16 +55,17 @@ class Engine:
         store: Store,
         *,
         name: str,
-        make: Make,
-        check: Check,
-        runner: Start,
-        port: Port = lambda _task, _work: None,
-        keep: Keep = lambda _task, _work, _runner: None,
+        make: MakeWork,
+        check: RunPreflight,
+        runner: MakeRunner,
+        port: ChoosePort = lambda _task, _work: None,
+        keep: SaveHistory = lambda _task, _work, _runner: None,
     ) -> None:
         self.store, self.name = store, name
-        self._make, self._check, self._runner, self._port, self._keep = make, check, runner, port, keep
-        self._works: dict[str, tuple[tuple[int, str | None], Work]] = {}
-        self._progress: dict[str, Progress] = {}
+        self._make_work, self._run_preflight, self._make_runner = make, check, runner
+        self._choose_port, self._save_history = port, keep
+        self._works: dict[str, tuple[tuple[int, str | None], TaskWork]] = {}
+        self._progress: dict[str, RunProgress] = {}
         self._unseen: dict[str, float] = {}
         self._driving: dict[str, threading.Thread] = {}
         self._lock = threading.Lock()
@@ -75,7 +76,7 @@ class Engine:
         """Drive every live task (or `only` one) that nobody else drives, each in its own thread, until told to stop."""
         while not stop.is_set():
             with contextlib.suppress(StoreError):  # it may come back
-                for task in self.store.tasks.live():
+                for task in self.store.tasks.list_live():
                     if only in (None, task.id):
                         self._begin(task.id, stop)
             stop.wait(PAUSE_S)
@@ -84,7 +85,7 @@ class Engine:
 
     def _begin(self, id: str, stop: threading.Event) -> None:
         with self._lock:
-            if id in self._driving or len(self._driving) >= MOST_AT_ONCE:
+            if id in self._driving or len(self._driving) >= MAX_DRIVEN_TASKS:
                 return
             thread = threading.Thread(target=self._drive, args=(id, stop), name=f"task-{id}", daemon=True)
             self._driving[id] = thread
@@ -94,11 +95,11 @@ class Engine:
         """Take a task as far as it goes, or until another drives it."""
         try:
             while not stop.is_set() and self.store.tasks.claim(id, self.name, LEASE_S):
-                turn = Turn(self.store, self.store.tasks.get(id))
-                if not self._watched(turn, stop):
+                context = StepContext(self.store, self.store.tasks.get(id))
+                if not self._run_step(context, stop):
                     break
                 stop.wait(PAUSE_S)
-            if not self._stepping(id):
+            if not self._is_stepping(id):
                 self.store.tasks.release(id, self.name)
         except CrossZoneError:
             pass  # deleted meanwhile, or the store is away: it is taken up again when it is back
@@ -106,35 +107,35 @@ class Engine:
             with self._lock:
                 self._driving.pop(id, None)
 
-    def _watched(self, turn: Turn, stop: threading.Event) -> bool:
+    def _run_step(self, context: StepContext, stop: threading.Event) -> bool:
         """Take a step beside and stay its driver; leave it when it is no longer wanted. False: go no further."""
-        id, went_on = turn.task.id, [False]
+        id, is_unfinished = context.task.id, [False]
 
-        def step() -> None:
+        def take_step() -> None:
             with contextlib.suppress(CrossZoneError):
-                went_on[0] = self._step(turn)
+                is_unfinished[0] = self._take_step(context)
 
-        thread = threading.Thread(target=step, name=f"step-{id}", daemon=True)
+        thread = threading.Thread(target=take_step, name=f"step-{id}", daemon=True)
         thread.start()
         renewed = time.monotonic()
         while True:
             thread.join(PAUSE_S)
             if not thread.is_alive():
-                return went_on[0]
+                return is_unfinished[0]
             if stop.is_set():
                 thread.join(LEAVE_S)
-                turn.leave()
-                return went_on[0]
+                context.abandon()
+                return is_unfinished[0]
             if time.monotonic() - renewed > RENEW_S:
                 if not self.store.tasks.claim(id, self.name, LEASE_S):
-                    turn.leave()  # we were asleep, and another took over
+                    context.abandon()  # we were asleep, and another took over
                     return False
                 renewed = time.monotonic()
-            if turn.task.state != "stopping" and self.store.tasks.get(id).stop_asked:
-                turn.leave()
+            if context.task.state != "stopping" and self.store.tasks.get(id).stop_asked:
+                context.abandon()
                 return True
 
-    def _stepping(self, id: str) -> bool:
+    def _is_stepping(self, id: str) -> bool:
         """A step that was left still acts; what it holds is kept from others until its time is over."""
         return any(thread.name == f"step-{id}" for thread in threading.enumerate())
 
@@ -142,175 +143,181 @@ class Engine:
 
     def advance(self, id: str) -> bool:
         """Take one task one step further; False: it is at an end."""
-        return self._step(Turn(self.store, self.store.tasks.get(id)))
+        return self._take_step(StepContext(self.store, self.store.tasks.get(id)))
 
-    def _step(self, turn: Turn) -> bool:
-        task = turn.task
+    def _take_step(self, context: StepContext) -> bool:
+        task = context.task
         if task.state not in LIVE:
-            self._forget(task.id)
+            self._drop_caches(task.id)
             return False
-        with contextlib.suppress(Left):
+        with contextlib.suppress(StepAbandoned):
             try:
                 if task.stop_asked and task.state != "stopping":
-                    return turn.move("stopping") is not None
-                getattr(self, f"_{task.state}")(turn)
+                    return context.move("stopping") is not None
+                getattr(self, f"_handle_{task.state}")(context)
             except InputError as error:
-                self._fail(turn, error.notices[0])
+                self._mark_failed(context, error.notices[0])
             except MachineError as error:
-                self._out_of_reach(turn, error.notices[0])
-            except (CrossZoneError, Left):
+                self._handle_machine_error(context, error.notices[0])
+            except (CrossZoneError, StepAbandoned):
                 raise
             except Exception as error:  # a mistake of ours must not be repeated twice a second
                 logging.getLogger(__name__).exception("task %s, %s", task.id, task.state)
-                self._fail(turn, Notice(code="internal", params={"reason": type(error).__name__}))
+                self._mark_failed(context, Notice(code="internal", params={"reason": type(error).__name__}))
         return True
 
-    def _initializing(self, turn: Turn) -> None:
+    def _handle_initializing(self, context: StepContext) -> None:
         """Decide what is done; what is left of an earlier attempt is ended first."""
-        task = turn.task
+        task = context.task
         if task.token is not None and task.plan is not None:
-            seen = self._runner(task, self._work(task)).stop(task.token)
-            away = [one for one in seen if one.state == "unreachable"]
-            if away:
-                self._fail(turn, _away_notice(away[0]))
+            statuses = self._make_runner(task, self._load_work(task)).stop(task.token)
+            unreachable = [status for status in statuses if status.state == "unreachable"]
+            if unreachable:
+                self._mark_failed(context, _make_away_notice(unreachable[0]))
                 return
-            turn.note(token=None)
-        work = self._make(task)
-        turn.move("preflight", plan=work.model_dump(mode="json"))
+            context.update_fields(token=None)
+        work = self._make_work(task)
+        context.move("preflight", plan=work.model_dump(mode="json"))
 
-    def _preflight(self, turn: Turn) -> None:
+    def _handle_preflight(self, context: StepContext) -> None:
         """See whether it can be done."""
-        task = turn.task
-        work = self._work(task)
-        errors = [notice for notice in self._check(task, work, turn) if notice.level == "error"]
+        task = context.task
+        work = self._load_work(task)
+        errors = [notice for notice in self._run_preflight(task, work, context) if notice.level == "error"]
         if errors and not task.request.get("policy", {}).get("ignorePreflight"):
-            self._fail(turn, errors[0])
+            self._mark_failed(context, errors[0])
             return
-        work = turn.refined or work
-        turn.move("queued", token=_token(task), plan=self._with_port(task, work).model_dump(mode="json"))
+        work = context.refined_work or work
+        context.move("queued", token=_make_token(task), plan=self._choose_free_port(task, work).model_dump(mode="json"))
 
-    def _queued(self, turn: Turn) -> None:
+    def _handle_queued(self, context: StepContext) -> None:
         """Bring it to the machines and start it: once for the token that is stored."""
-        task = turn.task
+        task = context.task
         assert task.token is not None
-        runner = self._runner(task, self._work(task))
+        runner = self._make_runner(task, self._load_work(task))
         runner.prepare()
-        turn.go_on()
+        context.require_active()
         runner.start(task.token)
-        turn.move("running")
+        context.move("running")
 
-    def _running(self, turn: Turn) -> None:
+    def _handle_running(self, context: StepContext) -> None:
         """See how it goes; a node that fails takes the group with it, which starts again from its last checkpoint."""
-        task = turn.task
+        task = context.task
         assert task.token is not None
-        runner = self._runner(task, self._work(task))
-        seen = runner.poll(task.token)
-        self._note_progress(turn, runner, seen)
-        away = [one for one in seen if one.state == "unreachable"]
-        if away:
-            self._away(turn, away[0])
+        runner = self._make_runner(task, self._load_work(task))
+        statuses = runner.poll(task.token)
+        self._update_progress(context, runner, statuses)
+        unreachable = [status for status in statuses if status.state == "unreachable"]
+        if unreachable:
+            self._wait_for_node(context, unreachable[0])
             return
         self._unseen.pop(task.id, None)
-        failed = [one for one in seen if one.state in ("lost", "none") or (one.state == "ended" and one.code != 0)]
-        failed.sort(key=lambda one: one.stopped)  # one that was told to end is not the cause
+        failed = [
+            status
+            for status in statuses
+            if status.state in ("lost", "none") or (status.state == "ended" and status.code != 0)
+        ]
+        failed.sort(key=lambda status: status.stopped)  # one that was told to end is not the cause
         if failed:
-            turn.go_on()
+            context.require_active()
             runner.stop(task.token)
-            self._again(turn, failed[0], runner)
-        elif all(one.state == "ended" for one in seen):
-            self._keep_history(turn, runner)
-            turn.move("succeeded")
+            self._restart_or_fail(context, failed[0], runner)
+        elif all(status.state == "ended" for status in statuses):
+            self._record_history(context, runner)
+            context.move("succeeded")
 
-    def _stopping(self, turn: Turn) -> None:
+    def _handle_stopping(self, context: StepContext) -> None:
         """End everything; a task that was never started has nothing to end."""
-        task = turn.task
+        task = context.task
         if task.token is not None and task.plan is not None:
-            runner = self._runner(task, self._work(task))
-            seen = runner.stop(task.token)
-            away = [one for one in seen if one.state == "unreachable"]
-            if away:
-                self._away(turn, away[0])
+            runner = self._make_runner(task, self._load_work(task))
+            statuses = runner.stop(task.token)
+            unreachable = [status for status in statuses if status.state == "unreachable"]
+            if unreachable:
+                self._wait_for_node(context, unreachable[0])
                 return
-            self._note_progress(turn, runner, seen)
-            self._keep_history(turn, runner)
-        turn.move("stopped", stop_asked=False)
+            self._update_progress(context, runner, statuses)
+            self._record_history(context, runner)
+        context.move("stopped", stop_asked=False)
 
     # --- what goes wrong ----------------------------------------------------------------------------------------------
 
-    def _again(self, turn: Turn, failed: NodeStatus, runner: Runner) -> None:
+    def _restart_or_fail(self, context: StepContext, failed: NodeStatus, runner: Runner) -> None:
         """Start the group again, or give up."""
-        task = turn.task
-        most = task.request.get("policy", {}).get("maxRestarts", 0)
+        task = context.task
+        max_restarts = task.request.get("policy", {}).get("maxRestarts", 0)
         params = {"node": failed.number, "code": "-" if failed.code is None else failed.code}
-        notice = Notice(code="task_node_failed", params={**params, "said": last_words(runner, failed)})
-        if task.restarts >= most:
-            self._keep_history(turn, runner)
-            self._fail(turn, notice)
+        notice = Notice(code="task_node_failed", params={**params, "said": find_error_line(runner, failed)})
+        if task.restarts >= max_restarts:
+            self._record_history(context, runner)
+            self._mark_failed(context, notice)
             return
-        plan = self._with_port(task, self._work(task)).model_dump(mode="json")
-        turn.tell("restart", notice=kept(notice))
-        turn.move("queued", kind="restart", restarts=task.restarts + 1, token=_token(task), plan=plan)
+        plan = self._choose_free_port(task, self._load_work(task)).model_dump(mode="json")
+        context.add_event("restart", notice=encode_notice(notice))
+        context.move("queued", kind="restart", restarts=task.restarts + 1, token=_make_token(task), plan=plan)
 
-    def _fail(self, turn: Turn, notice: Notice) -> None:
-        if turn.task.state == "stopping":
-            turn.move("interrupted", notice=kept(notice), stop_asked=False)
+    def _mark_failed(self, context: StepContext, notice: Notice) -> None:
+        if context.task.state == "stopping":
+            context.move("interrupted", notice=encode_notice(notice), stop_asked=False)
             return
-        turn.move("failed", notice=kept(notice))
+        context.move("failed", notice=encode_notice(notice))
 
-    def _out_of_reach(self, turn: Turn, notice: Notice) -> None:
+    def _handle_machine_error(self, context: StepContext, notice: Notice) -> None:
         """A machine could not be asked: in the middle of a run that may pass, before it nothing is lost by failing."""
-        if turn.task.state in ("running", "stopping"):
-            self._away(turn, NodeStatus(number=0, state="unreachable", reason=notice.message()))
+        if context.task.state in ("running", "stopping"):
+            self._wait_for_node(context, NodeStatus(number=0, state="unreachable", reason=notice.message()))
             return
-        self._fail(turn, notice)
+        self._mark_failed(context, notice)
 
-    def _away(self, turn: Turn, node: NodeStatus) -> None:
+    def _wait_for_node(self, context: StepContext, node: NodeStatus) -> None:
         """A machine is out of reach: wait, and after a while say so; a resume finds out what has become of it."""
-        since = self._unseen.setdefault(turn.task.id, time.monotonic())
-        if time.monotonic() - since < GONE_S:
+        since = self._unseen.setdefault(context.task.id, time.monotonic())
+        if time.monotonic() - since < UNREACHABLE_S:
             return
-        turn.move("interrupted", notice=kept(_away_notice(node)), stop_asked=False)
+        context.move("interrupted", notice=encode_notice(_make_away_notice(node)), stop_asked=False)
 
     # --- what is remembered -------------------------------------------------------------------------------------------
 
-    def _work(self, task: Task) -> Work:
+    def _load_work(self, task: Task) -> TaskWork:
         """What the task does, read once for each start."""
         start = (task.attempt, task.token)
-        known = self._works.get(task.id)
-        if known is None or known[0] != start:
-            known = self._works[task.id] = (start, Work.model_validate(task.plan))
-        return known[1]
+        cached = self._works.get(task.id)
+        if cached is None or cached[0] != start:
+            cached = self._works[task.id] = (start, TaskWork.model_validate(task.plan))
+        return cached[1]
 
-    def _with_port(self, task: Task, work: Work) -> Work:
+    def _choose_free_port(self, task: Task, work: TaskWork) -> TaskWork:
         """The work with a port that is free where its ranks meet: it is stored before anything is started at it."""
-        port = self._port(task, work)
+        port = self._choose_port(task, work)
         return work if port == work.port else work.replace(port=port)
 
-    def _note_progress(self, turn: Turn, runner: Runner, seen: tuple[NodeStatus, ...]) -> None:
-        progress = self._progress.setdefault(turn.task.id, Progress())
-        told = progress.read(runner, seen)
-        if told != turn.task.progress:
-            turn.note(progress=told)
+    def _update_progress(self, context: StepContext, runner: Runner, statuses: tuple[NodeStatus, ...]) -> None:
+        progress = self._progress.setdefault(context.task.id, RunProgress())
+        state = progress.read(runner, statuses)
+        if state != context.task.progress:
+            context.update_fields(progress=state)
 
-    def _keep_history(self, turn: Turn, runner: Runner) -> None:
+    def _record_history(self, context: StepContext, runner: Runner) -> None:
         """Put what was measured beside what was predicted; what hinders that does not change how the task ended."""
-        turn.go_on()
-        if not self.store.tasks.get(turn.task.id).progress.get("step"):
+        context.require_active()
+        if not self.store.tasks.get(context.task.id).progress.get("step"):
             return
         try:
-            self._keep(turn.task, self._work(turn.task), runner)
+            self._save_history(context.task, self._load_work(context.task), runner)
         except MachineError as error:
-            turn.tell("note", notice=kept(error.notices[0]))
+            context.add_event("note", notice=encode_notice(error.notices[0]))
         except Exception as error:
-            logging.getLogger(__name__).exception("history of task %s", turn.task.id)
-            turn.tell("note", notice=kept(Notice(code="internal", params={"reason": type(error).__name__})))
+            logging.getLogger(__name__).exception("history of task %s", context.task.id)
+            context.add_event(
+                "note", notice=encode_notice(Notice(code="internal", params={"reason": type(error).__name__}))
+            )
 
-    def _forget(self, id: str) -> None:
-        for held in (self._works, self._progress, self._unseen):
-            held.pop(id, None)
+    def _drop_caches(self, id: str) -> None:
+        for cache in (self._works, self._progress, self._unseen):
+            cache.pop(id, None)
 
 
-def last_words(runner: Runner, node: NodeStatus, most: int = 400) -> str:
+def find_error_line(runner: Runner, node: NodeStatus, max_characters: int = 400) -> str:
     """The end of a node's output: most often it says why."""
     try:
         _, data = runner.read(node.number, "logs/node.log", -4000, 4000)
@@ -318,13 +325,13 @@ def last_words(runner: Runner, node: NodeStatus, most: int = 400) -> str:
         return node.reason or ""
     lines = [line for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower()]
-    return (errors or lines or [node.reason or ""])[-1][-most:]
+    return (errors or lines or [node.reason or ""])[-1][-max_characters:]
 
 
-def _away_notice(node: NodeStatus) -> Notice:
+def _make_away_notice(node: NodeStatus) -> Notice:
     return Notice(code="task_node_away", params={"node": node.number, "reason": node.reason or ""})
 
 
-def _token(task: Task) -> str:
+def _make_token(task: Task) -> str:
     """What the processes of the next start carry: nobody can guess it, and none is used twice."""
     return f"{task.id}.{task.attempt}.{task.restarts}.{secrets.token_hex(8)}"

@@ -26,7 +26,7 @@ from crosszone.errors import FileError, InvalidError, MachineError, Notice
 from crosszone.inputs.document import Document
 from crosszone.inputs.environment import Environment, Status
 from crosszone.inputs.value import parse
-from crosszone.run.probe import find_gpu_name
+from crosszone.run.environments import find_gpu_name
 from crosszone.store.registered import Environments
 
 MAX_ENVIRONMENTS = 10_000
@@ -57,7 +57,7 @@ def register_environments(
     added: list[str] = []
     changed: list[str] = []
     for name, environment in environments.items():
-        id = make_id(name, taken=[*added, *changed])
+        id = make_id(name, used_ids=[*added, *changed])
         if id in registered:
             registry.change(id, registered[id].replace(**environment.to_plain()))
             changed.append(id)
@@ -67,11 +67,11 @@ def register_environments(
     return added, changed
 
 
-def make_id(name: str, *, taken: list[str]) -> str:
+def make_id(name: str, *, used_ids: list[str]) -> str:
     """A name as an id, the same at every import: other programs allow characters that no id has."""
     plain = _NOT_OF_AN_ID.sub("-", name).strip("-_")[:64]
     # Two names may differ only in such characters, so the second gets a hash of its full name.
-    return plain if plain and plain not in taken else f"env-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+    return plain if plain and plain not in used_ids else f"env-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
 def read_environment_list(document: Document) -> dict[str, Environment]:

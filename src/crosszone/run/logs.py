@@ -9,10 +9,10 @@ from typing import Any
 from crosszone.errors import Notice, UnknownNameError
 from crosszone.inputs.value import Value
 from crosszone.run.runners.runner import NodeStatus, Runner
-from crosszone.run.work import Work, WorkNode
+from crosszone.run.work import TaskWork, WorkNode
 
 LOGS = "logs/"
-MOST_BYTES = 2**20  # Bytes of one part
+MAX_PART_BYTES = 2**20  # Bytes of one part
 _LOCAL_RANK = re.compile(r"logs/ranks/.+/(\d+)/[^/]+")
 
 
@@ -46,41 +46,43 @@ class LogPart(Value):
     """More may come."""
 
 
-def log_files(work: Work, seen: tuple[NodeStatus, ...]) -> tuple[LogFile, ...]:
+def list_log_files(work: TaskWork, statuses: tuple[NodeStatus, ...]) -> tuple[LogFile, ...]:
     """Every log that was seen, by node."""
     return tuple(
         LogFile(
-            node=one.number,
-            environment=work.nodes[one.number].environment,
-            rank=_rank(work.nodes[one.number], name),
+            node=status.number,
+            environment=work.nodes[status.number].environment,
+            rank=_find_rank(work.nodes[status.number], name),
             name=name,
             bytes=size,
         )
-        for one in seen
-        for name, size in one.files.items()
+        for status in statuses
+        for name, size in status.files.items()
         if name.startswith(LOGS)
     )
 
 
-def log_part(runner: Runner, work: Work, *, node: int, name: str, offset: int, most: int, live: bool) -> LogPart:
+def read_log_part(
+    runner: Runner, work: TaskWork, *, node: int, name: str, offset: int, max_bytes: int, live: bool
+) -> LogPart:
     """Text of a log from a byte on (negative: from the end); a character that is not whole yet waits."""
     if not 0 <= node < len(work.nodes):
-        raise _unknown("node", node, [str(one.number) for one in work.nodes][:20])
+        raise _make_unknown_error("node", node, [str(work_node.number) for work_node in work.nodes][:20])
     parts = PurePosixPath(name).parts
     if parts[:1] != ("logs",) or ".." in parts or len(parts) < 2:
-        raise _unknown("name", name, ["logs/node.log"])
-    told, data = runner.read(node, name, offset, max(1, min(most, MOST_BYTES)))
-    whole = _whole(data) if told["offset"] + len(data) < told["size"] or live else data
+        raise _make_unknown_error("name", name, ["logs/node.log"])
+    file_range, data = runner.read(node, name, offset, max(1, min(max_bytes, MAX_PART_BYTES)))
+    complete = _trim_partial_character(data) if file_range["offset"] + len(data) < file_range["size"] or live else data
     return LogPart(
-        text=whole.decode("utf-8", "replace"),
-        offset=told["offset"],
-        next=told["offset"] + len(whole),
-        size=told["size"],
+        text=complete.decode("utf-8", "replace"),
+        offset=file_range["offset"],
+        next=file_range["offset"] + len(complete),
+        size=file_range["size"],
         live=live,
     )
 
 
-def _whole(data: bytes) -> bytes:
+def _trim_partial_character(data: bytes) -> bytes:
     """The bytes without a last character that is cut; bytes that are no text at all stay."""
     for back in range(1, min(4, len(data)) + 1):
         first = data[-back]
@@ -91,12 +93,12 @@ def _whole(data: bytes) -> bytes:
     return data
 
 
-def _rank(node: WorkNode, name: str) -> int | None:
-    found = _LOCAL_RANK.fullmatch(name)
-    if found is None or len(node.ranks) != 1:
+def _find_rank(node: WorkNode, name: str) -> int | None:
+    match = _LOCAL_RANK.fullmatch(name)
+    if match is None or len(node.ranks) != 1:
         return None
-    return int(node.ranks[0].split("-")[0]) + int(found[1])
+    return int(node.ranks[0].split("-")[0]) + int(match[1])
 
 
-def _unknown(field: str, value: Any, known: list[str]) -> UnknownNameError:
-    return UnknownNameError(Notice(code="task_unknown", field=field, value=value, params={"known": known}))
+def _make_unknown_error(field: str, value: Any, allowed: list[str]) -> UnknownNameError:
+    return UnknownNameError(Notice(code="task_unknown", field=field, value=value, params={"known": allowed}))

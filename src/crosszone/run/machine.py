@@ -133,7 +133,7 @@ def run_request(
         raise MachineError(Notice(code="machine_silent", params=params)) from None
     _, mark, output = process.stdout.partition(MARK)
     if not mark:
-        params = {"machine": name, "reason": _last_line(process.stderr) or f"exit status {process.returncode}"}
+        params = {"machine": name, "reason": _get_last_line(process.stderr) or f"exit status {process.returncode}"}
         code = "machine_unreachable" if process.returncode == SSH_FAILED else "machine_no_answer"
         raise MachineError(Notice(code=code, params=params))
     line, _, data = output.partition(b"\n")
@@ -163,6 +163,6 @@ def read_module(name: str) -> str:
     return (files("crosszone.run.remote") / f"{name}.py").read_text(encoding="utf-8")
 
 
-def _last_line(output: bytes) -> str:
+def _get_last_line(output: bytes) -> str:
     lines = [line for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
     return lines[-1].strip() if lines else ""

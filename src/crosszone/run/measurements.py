@@ -1,6 +1,6 @@
 """Measured parts: which parts of a prediction a trainer can tell apart, so that like is set beside like.
 
-    predicted_parts(prediction, framework)["communication"].seconds, .covers
+    group_predicted_parts(prediction, framework)["communication"].seconds, .covers
 
 A trainer sees the time between two moments, not why it passed. Where an exchange runs inside a forward or backward pass
 (sharded weights, tensor parallelism) it is part of the pass; only what a trainer waits for outside of them is told as
@@ -8,17 +8,17 @@ communication. So the parts of a prediction are added up in the same way before 
 
 Steps: which steps of a run count, and what is typical of them.
 
-steady, warm = split(rows)                       # without those in which a start warms up
-typical(averaged(steady, period_of(prediction)))["communication"]
+steady, warm = split_warm_up(rows)                       # without those in which a start warms up
+compute_typical(average_periods(steady, find_period(prediction)))["communication"]
 
 Drift: whether a series of measured seconds has left what was predicted, and since when.
 
-    level = level_of(seconds)                     # the newest level, where it began, and the one before it
+    level = find_level(seconds)                   # the newest level, where it began, and the one before it
     level.now, level.start, level.before
 
-A change of level is taken for one when all three hold (so that noise is not): the levels differ by `LEAST_RATIO`, by
-`MATERIAL` of the predicted step, and by `SURE` standard errors of the difference of two medians. Levels are medians and
-their noise is the median distance from them, so single steps that took long change nothing.
+A change of level counts when all three hold (so that noise does not): the levels differ by `MIN_RATIO`, by
+`MATERIAL_SHARE` of the predicted step, and by `MIN_STANDARD_ERRORS` standard errors of the difference of two medians.
+Levels are medians and their noise is the median distance from them, so single steps that took long change nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from crosszone.predict.prediction import Prediction
 # Parts of a step that can be measured; those of `run/metrics.py` without their unit.
 NAMES = ("compute", "communication", "input", "waiting", "other")
 # Exchanges of each trainer that are waited for outside the passes.
-APART = {
+OUTSIDE_PASSES = {
     "ddp": ("gradients", "local_update"),
     "horovod": ("gradients", "local_update"),
     "megatron": ("gradients",),
@@ -47,7 +47,7 @@ APART = {
     "deepspeed": (),
 }
 # The same of DeepSpeed's pipeline: its sends wait for their neighbours, so bubbles are in them.
-SENT = ("pipeline", "bubble", "gradients")
+DEEPSPEED_PIPELINE = ("pipeline", "bubble", "gradients")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,33 +59,34 @@ class PredictedPart:
     """The prediction's own parts in it."""
 
 
-def covered(framework: str, *, pipelined: bool) -> dict[str, tuple[str, ...]]:
+def map_covered_parts(framework: str, *, pipelined: bool) -> dict[str, tuple[str, ...]]:
     """The prediction's parts in each part that can be measured; every one is in one of them."""
-    sent = framework == "deepspeed" and pipelined
-    apart = SENT if sent else APART.get(framework, ())
-    communication = (*apart, "jitter") if "gradients" in apart else apart  # replicas wait for the slowest to exchange
-    waiting = ("bubble", "pipeline") if pipelined and not sent else ()
-    other = tuple(one for one in ("fixed", "jitter") if one not in communication)
-    taken = {*communication, *waiting, *other}
-    found = {"communication": communication, "input": (), "waiting": waiting, "other": other}
-    return {"compute": tuple(one for one in ORDER if one not in taken), **found}
+    is_deepspeed_pipeline = framework == "deepspeed" and pipelined
+    outside_passes = DEEPSPEED_PIPELINE if is_deepspeed_pipeline else OUTSIDE_PASSES.get(framework, ())
+    # Replicas wait for the slowest of them to exchange, so its jitter counts as communication.
+    communication = (*outside_passes, "jitter") if "gradients" in outside_passes else outside_passes
+    waiting = ("bubble", "pipeline") if pipelined and not is_deepspeed_pipeline else ()
+    other = tuple(part for part in ("fixed", "jitter") if part not in communication)
+    assigned = {*communication, *waiting, *other}
+    parts = {"communication": communication, "input": (), "waiting": waiting, "other": other}
+    return {"compute": tuple(part for part in ORDER if part not in assigned), **parts}
 
 
-def predicted_parts(prediction: Prediction, framework: str) -> dict[str, PredictedPart]:
+def group_predicted_parts(prediction: Prediction, framework: str) -> dict[str, PredictedPart]:
     """What is expected of each part that can be measured; they add up to the step."""
     seconds = prediction.breakdown_s
     return {
         name: PredictedPart(
-            seconds=sum(seconds.get(one, 0.0) for one in parts),
-            covers=tuple(one for one in parts if seconds.get(one, 0.0) > 0),
+            seconds=sum(seconds.get(part, 0.0) for part in parts),
+            covers=tuple(part for part in parts if seconds.get(part, 0.0) > 0),
         )
-        for name, parts in covered(framework, pipelined=prediction.strategy.get("pp", 1) > 1).items()
+        for name, parts in map_covered_parts(framework, pipelined=prediction.strategy.get("pp", 1) > 1).items()
     }
 
 
 def is_pure(covers: tuple[str, ...]) -> bool:
     """A part of compute alone: no exchange runs in it."""
-    return all(one in (*COMPUTE, "host") for one in covers)
+    return all(part in (*COMPUTE, "host") for part in covers)
 
 
 # First steps of every start that are left out: memory is taken, kernels are chosen, buckets are arranged.
@@ -93,45 +94,46 @@ WARM_UP = 3
 Row = Mapping[str, Any]  # A step as `run/metrics.py` gives it
 
 
-def split(rows: Sequence[Row]) -> tuple[list[Row], set[int]]:
+def split_warm_up(rows: Sequence[Row]) -> tuple[list[Row], set[int]]:
     """The steps that count, and the numbers of those in which a start warmed up."""
     warm: set[int] = set()
     counts: dict[Any, int] = {}
     steady = []
-    whole = not rows or rows[0]["step"] <= 1 or rows[0].get("start", 0) > 0
+    from_start = not rows or rows[0]["step"] <= 1 or rows[0].get("start", 0) > 0
     for row in rows:
         start = row.get("start", 0)
         counts[start] = counts.get(start, 0) + 1
-        begun = whole or start != rows[0].get("start", 0)  # else its first steps are not among these rows
-        if begun and counts[start] <= WARM_UP:
+        # Rows that begin in the middle of a start do not have its first steps.
+        has_first_steps = from_start or start != rows[0].get("start", 0)
+        if has_first_steps and counts[start] <= WARM_UP:
             warm.add(row["step"])
         else:
             steady.append(row)
     return steady, warm
 
 
-def averaged(rows: Sequence[Row], every: int) -> list[Row]:
+def average_periods(rows: Sequence[Row], every: int) -> list[Row]:
     """Rows of `every` steps each, mean of them; only where all of those steps are there."""
     if every == 1:
         return list(rows)
     blocks: dict[int, list[Row]] = {}
     for row in rows:
         blocks.setdefault((row["step"] - 1) // every, []).append(row)
-    return [_mean(block) for block in blocks.values() if len(block) == every]
+    return [_average_rows(block) for block in blocks.values() if len(block) == every]
 
 
-def typical(rows: Sequence[Row]) -> dict[str, float]:
+def compute_typical(rows: Sequence[Row]) -> dict[str, float]:
     """Step and parts: the mean of the middle half of the steps by length, so that the parts add up."""
     if not rows:
         return {}
     ordered = sorted(rows, key=lambda row: row["step_s"])
     edge = len(ordered) // 4
     middle = ordered[edge : len(ordered) - edge]
-    found = {name: fmean(row["parts"][f"{name}_s"] for row in middle) for name in NAMES}
-    return {"step": fmean(row["step_s"] for row in middle), **found}
+    parts = {name: fmean(row["parts"][f"{name}_s"] for row in middle) for name in NAMES}
+    return {"step": fmean(row["step_s"] for row in middle), **parts}
 
 
-def _mean(rows: Sequence[Row]) -> Row:
+def _average_rows(rows: Sequence[Row]) -> Row:
     parts = {f"{name}_s": fmean(row["parts"][f"{name}_s"] for row in rows) for name in NAMES}
     step_s = fmean(row["step_s"] for row in rows)
     tokens = [row["tokens"] for row in rows if row.get("tokens")]
@@ -139,27 +141,27 @@ def _mean(rows: Sequence[Row]) -> Row:
     return {**rows[0], **rate, "step_s": step_s, "parts": parts}
 
 
-def period_of(prediction: Prediction) -> int:
+def find_period(prediction: Prediction) -> int:
     """Steps from one exchange between zones to the next: 1, but for local updates."""
     local = prediction.strategy.get("local_update")
     return max(1, local["steps"] // local["fragments"]) if local else 1
 
 
 WINDOW = 20  # Newest steps that tell the present level
-REACH = 200  # Steps that are searched for a change
-COARSE = 4  # Places between two that are tried before the best is looked for closely
-LEAST = 5  # Steps on each side of a change
-LEAST_RATIO = 1.2  # Ratio by which two levels must differ
-MATERIAL = 0.05  # Share of the predicted step by which a part must differ to be told
+SEARCHED_STEPS = 200  # Steps that are searched for a change
+COARSE_STRIDE = 4  # Places between two that are tried before the best is looked for closely
+MIN_STEPS = 5  # Steps on each side of a change
+MIN_RATIO = 1.2  # Ratio by which two levels must differ
+MATERIAL_SHARE = 0.05  # Share of the predicted step by which a part must differ to count
 # Standard errors by which two levels must differ: many places are tried, so it is more than the usual two.
-SURE = 6.0
+MIN_STANDARD_ERRORS = 6.0
 SIGMA = 1.4826  # Standard deviation over median distance from the median, of normal noise
 MEDIAN_ERROR = 1.2533  # Standard error of a median over that of a mean, of normal noise
 Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Level:
+class SeriesLevel:
     """Where a series stands."""
 
     now: float
@@ -179,17 +181,17 @@ class Level:
         return MEDIAN_ERROR * self.spread / math.sqrt(self.count)
 
 
-def level_of(series: Sequence[float], *, material: float) -> Level:
+def find_level(series: Sequence[float], *, material: float) -> SeriesLevel:
     """The newest level of a series that is not empty; `material`: seconds below which nothing counts as a change."""
     values = np.asarray(series, dtype=float)
-    begin = max(0, len(values) - REACH)
+    begin = max(0, len(values) - SEARCHED_STEPS)
     start, before = begin, None
-    while (found := _change(values[start:], material)) is not None:
-        before = float(np.median(values[start : start + found]))
-        start += found
+    while (change := _find_change(values[start:], material)) is not None:
+        before = float(np.median(values[start : start + change]))
+        start += change
     newest = values[max(start, len(values) - WINDOW) :]
     now = float(np.median(newest))
-    return Level(
+    return SeriesLevel(
         now=now,
         spread=SIGMA * float(np.median(np.abs(newest - now))),
         start=0 if before is None else start,
@@ -198,29 +200,32 @@ def level_of(series: Sequence[float], *, material: float) -> Level:
     )
 
 
-def _change(values: Numbers, material: float) -> int | None:
+def _find_change(values: Numbers, material: float) -> int | None:
     """Where two medians describe a series best, if they differ enough; None: one is enough."""
     count = len(values)
-    if count < 2 * LEAST or float(np.ptp(values)) <= material:
+    if count < 2 * MIN_STEPS or float(np.ptp(values)) <= material:
         return None
-    first_place, last_place = LEAST, count - LEAST
+    first_place, last_place = MIN_STEPS, count - MIN_STEPS
 
-    def cost(at: int) -> float:
-        return _distance(values[:at]) + _distance(values[at:])
+    def compute_cost(at: int) -> float:
+        return _sum_distances(values[:at]) + _sum_distances(values[at:])
 
-    near = min(range(first_place, last_place + 1, COARSE), key=cost)
-    place = min(range(max(first_place, near - COARSE), min(last_place, near + COARSE) + 1), key=cost)
+    coarse_place = min(range(first_place, last_place + 1, COARSE_STRIDE), key=compute_cost)
+    place = min(
+        range(max(first_place, coarse_place - COARSE_STRIDE), min(last_place, coarse_place + COARSE_STRIDE) + 1),
+        key=compute_cost,
+    )
     first, second = values[:place], values[place:]
     levels = float(np.median(first)), float(np.median(second))
-    apart = abs(levels[1] - levels[0])
-    if apart <= material or max(levels) < LEAST_RATIO * min(levels):
+    difference = abs(levels[1] - levels[0])
+    if difference <= material or max(levels) < MIN_RATIO * min(levels):
         return None
-    left = np.concatenate([first - levels[0], second - levels[1]])
-    noise = SIGMA * float(np.median(np.abs(left)))
+    residuals = np.concatenate([first - levels[0], second - levels[1]])
+    noise = SIGMA * float(np.median(np.abs(residuals)))
     error = MEDIAN_ERROR * noise * math.sqrt(1 / len(first) + 1 / len(second))
-    return place if apart > SURE * error else None
+    return place if difference > MIN_STANDARD_ERRORS * error else None
 
 
-def _distance(values: Numbers) -> float:
+def _sum_distances(values: Numbers) -> float:
     """Sum of distances from the median."""
     return float(np.abs(values - np.median(values)).sum())

@@ -1,13 +1,13 @@
 """Request: a training task as it is asked for, checked in the order in which a form asks.
 
-    asked = checked(TaskRequest(...), known)      name, dataset, environments, master, framework; then what they hold
-    asked.environments, asked.master, asked.framework
+    checked = check_request(TaskRequest(...), registered)      the name first, then dataset, environments, framework
+    checked.environments, checked.master, checked.framework
 
 The fields are those of the platform's API, so they have its spelling.
 
 Allocation: nodes that a scheduler is asked for, by zone and GPU kind, instead of environments that run already.
 
-    allocated([Wanted(zone="beijing-a", gpu="a100-80gb-sxm", nodes=2, gpus_per_node=8)], known)
+    allocate_nodes([NodeAllocation(zone="beijing-a", gpu="a100-80gb-sxm", nodes=2, gpus_per_node=8)], environments)
     -> {"slurm-bj.0": Environment(...), "slurm-bj.1": Environment(...)}
 
 An environment whose runner is a scheduler stands for a partition, a namespace or a cluster: it is the source of as many
@@ -30,43 +30,45 @@ from crosszone.inputs.value import Count, Flag, Prose, Value
 
 SCHEDULERS = ("slurm", "kubernetes", "ray")  # Runners that find the machines by themselves
 SUPERVISED = "nodes"  # What starts nodes here and over ssh: a supervisor on each of them
-MOST_NODES = 1000
-Named = Annotated[Prose, Field(min_length=1, max_length=200)]
+MAX_NODES = 1000
+ShortText = Annotated[Prose, Field(min_length=1, max_length=200)]
 
 
-class Wanted(Value):
+class NodeAllocation(Value):
     """Equal nodes of one zone."""
 
-    zone: Named
+    zone: ShortText
     """Zone, by its name."""
-    gpu: Named | None = None
+    gpu: ShortText | None = None
     """GPU kind; null: whatever the zone's scheduler has."""
-    nodes: Annotated[Count, Field(le=MOST_NODES)] = 1
+    nodes: Annotated[Count, Field(le=MAX_NODES)] = 1
     """How many nodes."""
     gpus_per_node: Annotated[int, Strict(), Field(ge=1, le=1024)] | None = None
     """GPUs of each; null: as many as a node there has."""
 
 
-def allocated(wanted: Sequence[Wanted], known: Mapping[str, Environment]) -> dict[str, Environment]:
+def allocate_nodes(
+    allocations: Sequence[NodeAllocation], environments: Mapping[str, Environment]
+) -> dict[str, Environment]:
     """The nodes to ask for, by id; `InvalidError` when no scheduler has such nodes."""
-    made: dict[str, Environment] = {}
-    for index, one in enumerate(wanted):
-        id = _source(one, known, f"allocation[{index}]")
-        source = known[id]
-        fields = {"interface": None, "gpus": one.gpus_per_node or source.gpus}
-        before = sum(source_of(other) == id for other in made)
-        for number in range(before, before + one.nodes):
+    nodes: dict[str, Environment] = {}
+    for index, allocation in enumerate(allocations):
+        id = _find_source(allocation, environments, f"allocation[{index}]")
+        source = environments[id]
+        fields = {"interface": None, "gpus": allocation.gpus_per_node or source.gpus}
+        first_number = sum(get_source_id(other) == id for other in nodes)
+        for number in range(first_number, first_number + allocation.nodes):
             node, name = f"{id}.{number}", f"{source.name}.{number}"
             # a bundle for Ray names every machine; which one it is its job finds out
-            made[node] = source.replace(**fields, name=name, address=node if source.runner == "ray" else None)
-    if len(made) > MOST_NODES:
+            nodes[node] = source.replace(**fields, name=name, address=node if source.runner == "ray" else None)
+    if len(nodes) > MAX_NODES:
         raise InvalidError(
-            Notice(code="task_allocation_many", field="allocation", value=len(made), params={"limit": MOST_NODES})
+            Notice(code="task_allocation_many", field="allocation", value=len(nodes), params={"limit": MAX_NODES})
         )
-    return made
+    return nodes
 
 
-def source_of(id: str) -> str:
+def get_source_id(id: str) -> str:
     """The environment that a node comes from; one that was not allocated is its own."""
     return id.partition(".")[0]
 
@@ -76,9 +78,12 @@ def is_allocated(id: str) -> bool:
     return "." in id
 
 
-def started_by(environments: Iterable[Environment]) -> str:
+def find_runner_kind(environments: Iterable[Environment]) -> str:
     """Who starts all of them: slurm, kubernetes, ray, or `SUPERVISED`; `InvalidError`: no one can start them all."""
-    kinds = {one.runner if one.runner in SCHEDULERS else SUPERVISED: one for one in environments}
+    kinds = {
+        environment.runner if environment.runner in SCHEDULERS else SUPERVISED: environment
+        for environment in environments
+    }
     if len(kinds) > 1:
         first, second = list(kinds.values())[:2]
         params = {"one": first.name, "runner": first.runner, "other": second.name, "second": second.runner}
@@ -86,40 +91,56 @@ def started_by(environments: Iterable[Environment]) -> str:
     return next(iter(kinds))
 
 
-def launch_settings(environments: Mapping[str, Environment]) -> dict[str, Any]:
+def derive_launch_settings(environments: Mapping[str, Environment]) -> dict[str, Any]:
     """Launch settings that follow from where the nodes are; a request may say otherwise."""
-    kind = started_by(environments.values())
+    kind = find_runner_kind(environments.values())
     first = next(iter(environments.values()))
     if kind == "slurm":
-        return {"partitions": {one.zone: one.partition for one in environments.values() if one.partition}}
+        return {
+            "partitions": {
+                environment.zone: environment.partition
+                for environment in environments.values()
+                if environment.partition
+            }
+        }
     if kind == "kubernetes":
-        made: dict[str, Any] = {"namespace": first.partition} if first.partition else {}
-        labelled = {one.zone for one in environments.values() if one.type == "kubernetes" and one.zone != "default"}
-        images = {one.image for one in environments.values() if one.image}
-        return made | ({"image": images.pop()} if len(images) == 1 else {}) | {"zone_labels": {z: z for z in labelled}}
+        settings: dict[str, Any] = {"namespace": first.partition} if first.partition else {}
+        labelled = {
+            environment.zone
+            for environment in environments.values()
+            if environment.type == "kubernetes" and environment.zone != "default"
+        }
+        images = {environment.image for environment in environments.values() if environment.image}
+        return (
+            settings | ({"image": images.pop()} if len(images) == 1 else {}) | {"zone_labels": {z: z for z in labelled}}
+        )
     return {}
 
 
-def node_names(environments: Mapping[str, Environment]) -> dict[str, str]:
+def map_node_names(environments: Mapping[str, Environment]) -> dict[str, str]:
     """The environment of each node of a bundle: one with an address has its id as name, others are counted by zone."""
-    counted: dict[str, int] = {}
+    last_numbers: dict[str, int] = {}
     names: dict[str, str] = {}
-    for id, one in environments.items():
-        number = counted[one.zone] = counted.get(one.zone, -1) + 1
-        names[id if one.address is not None else f"{one.zone}-{number}"] = id
+    for id, environment in environments.items():
+        number = last_numbers[environment.zone] = last_numbers.get(environment.zone, -1) + 1
+        names[id if environment.address is not None else f"{environment.zone}-{number}"] = id
     return names
 
 
-def _source(one: Wanted, known: Mapping[str, Environment], field: str) -> str:
+def _find_source(allocation: NodeAllocation, environments: Mapping[str, Environment], field: str) -> str:
     """The first scheduler of the zone that has such nodes."""
-    sources = {id: found for id, found in known.items() if found.runner in SCHEDULERS}
-    for id, found in sources.items():
-        fits = one.gpus_per_node is None or one.gpus_per_node <= found.gpus
-        if found.zone == one.zone and (one.gpu is None or found.gpu == one.gpu) and fits:
+    sources = {id: source for id, source in environments.items() if source.runner in SCHEDULERS}
+    for id, source in sources.items():
+        fits = allocation.gpus_per_node is None or allocation.gpus_per_node <= source.gpus
+        if source.zone == allocation.zone and (allocation.gpu is None or source.gpu == allocation.gpu) and fits:
             return id
-    have = [f"{found.zone}: {found.gpus} x {found.gpu}" for found in sources.values()]
-    params = {"gpu": one.gpu or "-", "gpus": one.gpus_per_node or "-", "known": list(dict.fromkeys(have))[:20] or ["-"]}
-    raise InvalidError(Notice(code="task_allocation_none", field=field, value=one.zone, params=params))
+    offers = [f"{source.zone}: {source.gpus} x {source.gpu}" for source in sources.values()]
+    params = {
+        "gpu": allocation.gpu or "-",
+        "gpus": allocation.gpus_per_node or "-",
+        "known": list(dict.fromkeys(offers))[:20] or ["-"],
+    }
+    raise InvalidError(Notice(code="task_allocation_none", field=field, value=allocation.zone, params=params))
 
 
 LaunchMode = Literal["existing", "new"]
@@ -127,7 +148,7 @@ FRAMEWORKS = ("ddp", "fsdp", "deepspeed", "horovod", "megatron")
 Text = Annotated[Prose, Field(max_length=200)]
 
 
-class Degrees(Value):
+class RequestedDegrees(Value):
     """How the work is split."""
 
     dataParallel: Count = 1
@@ -148,17 +169,17 @@ class DistributedConfig(Value):
 
     enabled: Flag | None = None
     """More than one environment takes part; null: as many as are listed."""
-    nodeIds: Annotated[tuple[Text, ...], Field(max_length=MOST_NODES)] = ()
+    nodeIds: Annotated[tuple[Text, ...], Field(max_length=MAX_NODES)] = ()
     """Environments, by id."""
     masterNode: Text | None = None
     """Environment at which ranks meet; null: the first."""
     framework: Text | None = None
     """pytorch-ddp, pytorch-fsdp, deepspeed, horovod, megatron-lm."""
-    strategy: Degrees | None = None
+    strategy: RequestedDegrees | None = None
     """How the work is split; null: planned for these environments."""
 
 
-class JobAsked(Value):
+class RequestedJob(Value):
     """What is trained how long; whatever is left out has a default."""
 
     seq_len: Count = 1024
@@ -173,7 +194,7 @@ class JobAsked(Value):
     """Optimizer."""
 
 
-class Policy(Value):
+class TaskPolicy(Value):
     """What to do when something goes wrong."""
 
     maxRestarts: Annotated[int, Field(ge=0, le=100)] = 3
@@ -199,18 +220,18 @@ class TaskRequest(Value):
     """On environments that run, or on such that a scheduler is asked for."""
     distributedConfig: DistributedConfig = DistributedConfig()
     """Where and how."""
-    allocation: Annotated[tuple[Wanted, ...], Field(max_length=MOST_NODES)] = ()
+    allocation: Annotated[tuple[NodeAllocation, ...], Field(max_length=MAX_NODES)] = ()
     """Nodes that a scheduler is asked for (launchMode new), instead of environments."""
-    job: JobAsked = JobAsked()
+    job: RequestedJob = RequestedJob()
     """What is trained how long."""
-    policy: Policy = Policy()
+    policy: TaskPolicy = TaskPolicy()
     """What to do when something goes wrong."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Launch settings, as for a bundle."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class RegisteredEntries:
     """What a request may name."""
 
     environments: Mapping[str, Environment]
@@ -219,7 +240,7 @@ class Known:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class CheckedRequest:
     """A request that names only what there is."""
 
     request: TaskRequest
@@ -240,97 +261,99 @@ class Asked:
     @property
     def ranks(self) -> int:
         """Processes: one a GPU, or one on the CPU of an environment without."""
-        return sum(one.processes for one in self.environments.values())
+        return sum(environment.processes for environment in self.environments.values())
 
 
-def checked(request: TaskRequest, known: Known) -> Asked:
-    """The request with everything it names; an `InputError` tells the first thing that is wrong with it."""
+def check_request(request: TaskRequest, registered: RegisteredEntries) -> CheckedRequest:
+    """The request with everything it names; an `InputError` names the first thing that is wrong with it."""
     name = request.taskName.strip()
     if not name:
-        raise _wrong("task_name_missing", "taskName")
-    version = _version(request, known)
-    where = request.distributedConfig
-    new = _allocated(request, known)
-    ids = list(new) or list(dict.fromkeys(where.nodeIds))
+        raise _make_error("task_name_missing", "taskName")
+    version = _find_version(request, registered)
+    placement = request.distributedConfig
+    allocated_nodes = _allocate_request(request, registered)
+    ids = list(allocated_nodes) or list(dict.fromkeys(placement.nodeIds))
     if not ids:
-        raise _wrong("task_environment_missing", "distributedConfig.nodeIds")
+        raise _make_error("task_environment_missing", "distributedConfig.nodeIds")
     several = len(ids) > 1
-    if several and not (new and not where.masterNode) and where.masterNode not in ids:
-        raise _wrong("task_master_invalid", "distributedConfig.masterNode", where.masterNode)
-    framework = _framework(where.framework, required=several)
+    if several and not (allocated_nodes and not placement.masterNode) and placement.masterNode not in ids:
+        raise _make_error("task_master_invalid", "distributedConfig.masterNode", placement.masterNode)
+    framework = _check_framework(placement.framework, required=several)
     if not request.modelId.strip():
-        raise _wrong("task_model_missing", "modelId")
-    environments = new or {id: _known(known.environments, id, "distributedConfig.nodeIds") for id in ids}
-    master = where.masterNode if where.masterNode in ids else ids[0]
-    started_by(environments.values())
-    asked = Asked(
+        raise _make_error("task_model_missing", "modelId")
+    environments = allocated_nodes or {
+        id: _find_entry(registered.environments, id, "distributedConfig.nodeIds") for id in ids
+    }
+    master = placement.masterNode if placement.masterNode in ids else ids[0]
+    find_runner_kind(environments.values())
+    checked = CheckedRequest(
         request=request,
         name=name,
         environments={master: environments[master], **environments},
         master=master,
         framework=framework,
         version=version,
-        model=known.models.get(request.modelId) or TrainingModel(name=request.modelId, model=request.modelId),
+        model=registered.models.get(request.modelId) or TrainingModel(name=request.modelId, model=request.modelId),
     )
-    degrees = where.strategy
-    if degrees is not None and degrees.product != asked.ranks:
+    degrees = placement.strategy
+    if degrees is not None and degrees.product != checked.ranks:
         split = {"dp": degrees.dataParallel, "pp": degrees.pipelineParallel, "tp": degrees.tensorParallel}
-        params = {**split, "ranks": asked.ranks}
-        raise _wrong("task_strategy_product", "distributedConfig.strategy", degrees.product, **params)
-    return asked
+        params = {**split, "ranks": checked.ranks}
+        raise _make_error("task_strategy_product", "distributedConfig.strategy", degrees.product, **params)
+    return checked
 
 
-def created(asked: Asked, id: str, state: str, message: str) -> dict[str, Any]:
+def describe_created(checked: CheckedRequest, id: str, state: str, message: str) -> dict[str, Any]:
     """The answer to a request that was taken."""
     info = {
-        "nodeCount": asked.together.nodes,
-        "totalGpus": asked.together.gpus,
-        "masterNode": asked.master,
-        "framework": asked.request.distributedConfig.framework,
+        "nodeCount": checked.together.nodes,
+        "totalGpus": checked.together.gpus,
+        "masterNode": checked.master,
+        "framework": checked.request.distributedConfig.framework,
     }
     return {"code": 200, "message": message, "data": {"taskId": id, "status": state, "distributedInfo": info}}
 
 
-def _allocated(request: TaskRequest, known: Known) -> dict[str, Environment]:
+def _allocate_request(request: TaskRequest, registered: RegisteredEntries) -> dict[str, Environment]:
     """Nodes that a scheduler is asked for; none: the request names environments that run."""
     if request.launchMode == "existing":
         if request.allocation:
-            raise _wrong("task_allocation_existing", "allocation")
+            raise _make_error("task_allocation_existing", "allocation")
         return {}
     if not request.allocation:
-        raise _wrong("task_allocation_missing", "allocation")
+        raise _make_error("task_allocation_missing", "allocation")
     if request.distributedConfig.nodeIds:
-        raise _wrong("task_allocation_both", "distributedConfig.nodeIds")
-    return allocated(request.allocation, known.environments)
+        raise _make_error("task_allocation_both", "distributedConfig.nodeIds")
+    return allocate_nodes(request.allocation, registered.environments)
 
 
-def _version(request: TaskRequest, known: Known) -> DatasetVersion:
+def _find_version(request: TaskRequest, registered: RegisteredEntries) -> DatasetVersion:
     for field in ("datasetId", "datasetVersionId"):
         if not getattr(request, field).strip():
-            raise _wrong("task_dataset_missing", field)
-    dataset: Dataset = _known(known.datasets, request.datasetId, "datasetId")
+            raise _make_error("task_dataset_missing", field)
+    dataset: Dataset = _find_entry(registered.datasets, request.datasetId, "datasetId")
     version = dataset.version(request.datasetVersionId)
     if version is None:
-        params = {"what": "datasetVersionId", "known": [one.id for one in dataset.versions]}
+        params = {"what": "datasetVersionId", "known": [entry.id for entry in dataset.versions]}
         raise UnknownNameError(
             Notice(code="task_unknown", field="datasetVersionId", value=request.datasetVersionId, params=params)
         )
     return version
 
 
-def _framework(name: str | None, *, required: bool) -> str | None:
+def _check_framework(name: str | None, *, required: bool) -> str | None:
     if not name:
         if required:
-            raise _wrong("task_framework_missing", "distributedConfig.framework")
+            raise _make_error("task_framework_missing", "distributedConfig.framework")
         return None
-    found = framework_of_alias(name)
-    if found not in FRAMEWORKS:
+    framework = framework_of_alias(name)
+    if framework not in FRAMEWORKS:
         params = {"allowed": list(FRAMEWORKS), "nearest": FRAMEWORKS[0]}
-        raise _wrong("not_one_of", "distributedConfig.framework", name, **params)
-    return found
+        raise _make_error("not_one_of", "distributedConfig.framework", name, **params)
+    return framework
 
 
-def _known(entries: Mapping[str, Any], id: str, field: str) -> Any:
+def _find_entry(entries: Mapping[str, Any], id: str, field: str) -> Any:
     if id not in entries:
         raise UnknownNameError(
             Notice(code="task_unknown", field=field, value=id, params={"what": field, "known": list(entries)[:20]})
@@ -338,5 +361,5 @@ def _known(entries: Mapping[str, Any], id: str, field: str) -> Any:
     return entries[id]
 
 
-def _wrong(code: str, field: str, value: object = None, **params: object) -> InvalidError:
+def _make_error(code: str, field: str, value: object = None, **params: object) -> InvalidError:
     return InvalidError(Notice(code=code, field=field, value=value, params=params))

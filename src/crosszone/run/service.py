@@ -3,7 +3,7 @@
     service = Service(store)
     service.probe("env-1")
     task, asked, new = service.create(request, key="retry-safe")
-    service.engine().run_until(stop)          in a thread: drives every task
+    service.get_engine().run_until(stop)          in a thread: drives every task
 
 Any thread may call it, and so may several processes on one store.
 """
@@ -22,36 +22,44 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from crosszone.deploy.settings import LaunchSettings
 from crosszone.errors import InvalidError, MachineError, Notice
 from crosszone.inputs.dataset import Dataset
 from crosszone.inputs.environment import Environment, MeasuredLink, pair_id
 from crosszone.inputs.value import parse
-from crosszone.run.checks import NeededFile, Subject, Turn
-from crosszone.run.chosen import Chosen, chosen_of, decided
-from crosszone.run.dataset_check import checked_dataset
+from crosszone.run.checks import NeededFile, PreflightSubject, StepContext
 from crosszone.run.engine import Engine
-from crosszone.run.history import keep
-from crosszone.run.link_checks import chosen_port
-from crosszone.run.logs import LogFile, LogPart, log_files, log_part
+from crosszone.run.environments import LinkEnd, build_cluster, make_machine, measure_link, probe_environment
+from crosszone.run.history import save_history
+from crosszone.run.logs import LogFile, LogPart, list_log_files, read_log_part
 from crosszone.run.machine import Machine
-from crosszone.run.metrics import rows_of
-from crosszone.run.monitor import Twin, twin_of
-from crosszone.run.preflight import check
-from crosszone.run.probe import End, machine_of, measured, probed
-from crosszone.run.request import Asked, Degrees, Known, TaskRequest, checked
-from crosszone.run.runners.choice import make_runner
+from crosszone.run.metrics import read_rows
+from crosszone.run.monitor import RunComparison, compare_run
+from crosszone.run.preflight import check_dataset, choose_port, run_preflight
+from crosszone.run.request import (
+    CheckedRequest,
+    RegisteredEntries,
+    RequestedDegrees,
+    TaskRequest,
+    check_request,
+    derive_launch_settings,
+    find_runner_kind,
+)
+from crosszone.run.runners.kubernetes import KubernetesRunner
+from crosszone.run.runners.ray import RayRunner
 from crosszone.run.runners.runner import Runner
-from crosszone.run.site import cluster_of
-from crosszone.run.work import Work
+from crosszone.run.runners.slurm import SlurmRunner
+from crosszone.run.runners.supervised import SupervisedRunner
+from crosszone.run.work import TaskPreview, TaskWork, plan_work, preview_task
 from crosszone.store import Store
 from crosszone.store.registered import Entry
 from crosszone.store.tasks import LIVE, RESUMABLE, Task
 
 LANGUAGE = "en"  # Of the comments in a task's bundle
-WAYS = ("address", "ssh_user", "ssh_port", "ssh_key", "known_hosts")  # How a machine is reached
+ACCESS_FIELDS = ("address", "ssh_user", "ssh_port", "ssh_key", "known_hosts")  # How a machine is reached
 # What a bundle holds of an environment.
-MADE_FOR = ("runner", "zone", "address", "interface", "python", "workdir", "gpu", "gpus")
-NEWEST = 2000  # Steps that are compared with the prediction
+BUNDLE_FIELDS = ("runner", "zone", "address", "interface", "python", "workdir", "gpu", "gpus")
+COMPARED_STEPS = 2000  # Steps that are compared with the prediction
 
 
 class Service:
@@ -73,7 +81,9 @@ class Service:
         """Ask an environment's machine what it is, and store it; one that does not answer is stored as unreachable."""
         entry = self.store.environments.get(id)
         try:
-            return self.store.environments.change(id, probed(entry.value, self._machine(id, entry.value)))
+            return self.store.environments.change(
+                id, probe_environment(entry.value, self._make_machine(id, entry.value))
+            )
         except MachineError:
             if entry.value.runner in ("local", "ssh"):
                 self.store.environments.change(id, entry.value.replace(status="unreachable"))
@@ -83,52 +93,52 @@ class Service:
         """Measure the link between two environments and store it."""
         ends = []
         for id in (first, second):
-            one = self.store.environments.get(id).value
-            ends.append(End(id, one.address, self._machine(id, one)))
-        return self.store.measured_links.put(pair_id(first, second), measured(*ends))
+            environment = self.store.environments.get(id).value
+            ends.append(LinkEnd(id, environment.address, self._make_machine(id, environment)))
+        return self.store.measured_links.put(pair_id(first, second), measure_link(*ends))
 
-    def cluster(self, ids: Sequence[str]) -> dict[str, Any]:
+    def build_cluster(self, ids: Sequence[str]) -> dict[str, Any]:
         """The cluster that environments make up, as a scenario writes it."""
-        return cluster_of({id: self.store.environments.get(id).value for id in ids}, self.links())
+        return build_cluster({id: self.store.environments.get(id).value for id in ids}, self.list_links())
 
     def check_dataset(self, id: str, version: str, environment: str) -> Entry[Dataset]:
         """Look at a version of a dataset on an environment's machine, and store its size and checksum."""
         entry = self.store.datasets.get(id)
-        machine = self._machine(environment, self.store.environments.get(environment).value)
-        return self.store.datasets.change(id, checked_dataset(entry.value, version, machine))
+        machine = self._make_machine(environment, self.store.environments.get(environment).value)
+        return self.store.datasets.change(id, check_dataset(entry.value, version, machine))
 
-    def links(self) -> tuple[MeasuredLink, ...]:
+    def list_links(self) -> tuple[MeasuredLink, ...]:
         """Every link that was measured."""
         return tuple(entry.value for entry in self.store.measured_links.all())
 
     # --- before a task ------------------------------------------------------------------------------------------------
 
-    def known(self) -> Known:
+    def list_registered(self) -> RegisteredEntries:
         """What a request may name."""
-        return Known(
+        return RegisteredEntries(
             environments={entry.id: entry.value for entry in self.store.environments.all()},
             datasets={entry.id: entry.value for entry in self.store.datasets.all()},
             models={entry.id: entry.value for entry in self.store.training_models.all()},
         )
 
-    def choose(self, request: TaskRequest, language: str) -> Chosen:
+    def choose(self, request: TaskRequest, language: str) -> TaskPreview:
         """What is known of a request before it is complete: for the summary."""
-        return chosen_of(request, self.known(), self.links(), language)
+        return preview_task(request, self.list_registered(), self.list_links(), language)
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
-    def create(self, request: TaskRequest, *, key: str | None = None) -> tuple[Task, Asked, bool]:
+    def create(self, request: TaskRequest, *, key: str | None = None) -> tuple[Task, CheckedRequest, bool]:
         """Check a request and store its task, which an engine takes up; and whether it is new."""
-        asked = checked(request, self.known())
-        task, new = self.store.tasks.add(name=asked.name, request=request.model_dump(mode="json"), key=key)
-        return task, asked, new
+        checked = check_request(request, self.list_registered())
+        task, is_new = self.store.tasks.add(name=checked.name, request=request.model_dump(mode="json"), key=key)
+        return task, checked, is_new
 
     def stop(self, id: str) -> Task:
         """Ask a task to stop; whoever drives it ends it. One that is at an end stays there."""
         task = self.store.tasks.get(id)
         if task.state not in LIVE or task.stop_asked:
             return task
-        return self.store.tasks.note(id, stop_asked=True)
+        return self.store.tasks.update_fields(id, stop_asked=True)
 
     def resume(self, id: str) -> Task:
         """Start a task again from its last checkpoint; what is left of the last attempt is ended first."""
@@ -148,167 +158,203 @@ class Service:
             raise InvalidError(Notice(code="task_live", field="id", value=id, params={"state": task.state}))
         if task.plan is not None and (task.token is not None or task.attempt > 1):
             try:
-                self._clean(task, _work(task))
+                self._clean(task, _load_work(task))
             except MachineError:
                 if not force:
                     raise
         self.store.tasks.remove(id)
 
-    def _clean(self, task: Task, work: Work) -> None:
+    def _clean(self, task: Task, work: TaskWork) -> None:
         """End what is left of a task and delete its folders."""
-        runner = self._runner(task, work)
+        runner = self._make_runner(task, work)
         if task.token is not None:
-            away = [one for one in runner.stop(task.token) if one.state == "unreachable"]
-            if away:
-                params = {"node": away[0].number, "reason": away[0].reason or ""}
+            unreachable = [status for status in runner.stop(task.token) if status.state == "unreachable"]
+            if unreachable:
+                params = {"node": unreachable[0].number, "reason": unreachable[0].reason or ""}
                 raise MachineError(Notice(code="task_node_away", params=params))
         runner.clean()
 
     # --- what a task writes -------------------------------------------------------------------------------------------
 
-    def logs(self, id: str) -> tuple[LogFile, ...]:
+    def list_logs(self, id: str) -> tuple[LogFile, ...]:
         """The logs of a task's nodes and ranks; of machines that do not answer there are none."""
         task = self.store.tasks.get(id)
         if task.plan is None or task.token is None:
             return ()
-        work = _work(task)
-        return log_files(work, self._runner(task, work).poll(task.token))
+        work = _load_work(task)
+        return list_log_files(work, self._make_runner(task, work).poll(task.token))
 
-    def log(self, id: str, *, node: int, name: str, offset: int = 0, most: int = 65536) -> LogPart:
+    def read_log(self, id: str, *, node: int, name: str, offset: int = 0, max_bytes: int = 65536) -> LogPart:
         """Some of a log from a byte on; a negative offset counts from its end."""
         task = self.store.tasks.get(id)
         if task.plan is None:
             return LogPart(text="", offset=0, next=0, size=0, live=task.state in LIVE)
-        work = _work(task)
-        runner = self._runner(task, work)
-        return log_part(runner, work, node=node, name=name, offset=offset, most=most, live=task.state in LIVE)
+        work = _load_work(task)
+        runner = self._make_runner(task, work)
+        return read_log_part(
+            runner, work, node=node, name=name, offset=offset, max_bytes=max_bytes, live=task.state in LIVE
+        )
 
-    def metrics(self, id: str, *, after: int = -1, limit: int = 1000) -> tuple[dict[str, Any], ...]:
-        """What the steps after a step measured, in their order (`metrics.rows_of`)."""
+    def read_metrics(self, id: str, *, after: int = -1, limit: int = 1000) -> tuple[dict[str, Any], ...]:
+        """What the steps after a step measured, in their order (`metrics.read_rows`)."""
         task = self.store.tasks.get(id)
         if task.plan is None or task.token is None:
             return ()
-        return rows_of(self._runner(task, _work(task)), after=after, limit=limit)
+        return read_rows(self._make_runner(task, _load_work(task)), after=after, limit=limit)
 
-    def twin(self, id: str) -> Twin:
+    def compare_run(self, id: str) -> RunComparison:
         """The run beside its prediction."""
         task = self.store.tasks.get(id)
         if task.plan is None:
             raise InvalidError(Notice(code="task_not_planned", field="id", value=id, params={"state": task.state}))
-        work = _work(task)
-        rows = rows_of(self._runner(task, work), limit=NEWEST, newest=True) if task.token is not None else ()
-        return twin_of(work, rows)
+        work = _load_work(task)
+        rows = (
+            read_rows(self._make_runner(task, work), limit=COMPARED_STEPS, newest=True)
+            if task.token is not None
+            else ()
+        )
+        return compare_run(work, rows)
 
     # --- who drives ---------------------------------------------------------------------------------------------------
 
-    def engine(self) -> Engine:
+    def get_engine(self) -> Engine:
         """What drives the tasks of this store."""
         with self._lock:
             if self._engine is None:
                 self._engine = Engine(
                     self.store,
                     name=self.name,
-                    make=self._make,
+                    make=self._make_work,
                     check=self._check,
-                    runner=self._runner,
-                    port=self._port,
-                    keep=self._keep,
+                    runner=self._make_runner,
+                    port=self._choose_port,
+                    keep=self._save_history,
                 )
             return self._engine
 
-    def _make(self, task: Task) -> Work:
+    def _make_work(self, task: Task) -> TaskWork:
         """What a task does. One that has made steps goes on as it was, for its checkpoint fits nothing else."""
-        asked = checked(parse(TaskRequest, task.request), self.known())
+        checked = check_request(parse(TaskRequest, task.request), self.list_registered())
         if task.plan is None or not task.progress.get("step"):
-            return decided(asked, self.links(), LANGUAGE)
-        before = _work(task)
-        if _alike(asked.environments, before.environments):
+            return plan_work(checked, self.list_links(), LANGUAGE)
+        before = _load_work(task)
+        if _is_same_site(checked.environments, before.environments):
             return before.replace(port=None)
-        return decided(_split_as(asked, before), self.links(), LANGUAGE)
+        return plan_work(_split_as(checked, before), self.list_links(), LANGUAGE)
 
-    def _check(self, task: Task, work: Work, turn: Turn) -> list[Notice]:
+    def _check(self, task: Task, work: TaskWork, context: StepContext) -> list[Notice]:
         """The preflight of a task."""
-        places = self._places(work)
-        asked = parse(TaskRequest, task.request)
-        fixed = asked.settings.get("port")
-        return check(
+        environments = self._find_environments(work)
+        request = parse(TaskRequest, task.request)
+        fixed = request.settings.get("port")
+        return run_preflight(
             work,
-            places,
-            self._machines(places),
-            self.links(),
-            turn=turn,
-            files=self._files(asked),
+            environments,
+            self._make_machines(environments),
+            self.list_links(),
+            context=context,
+            files=self._list_needed_files(request),
             fixed_port=fixed if isinstance(fixed, int) else None,
-            trial=asked.policy.measureStep and not task.progress.get("step"),
+            trial=request.policy.measureStep and not task.progress.get("step"),
         )
 
-    def _port(self, task: Task, work: Work) -> int | None:
+    def _choose_port(self, task: Task, work: TaskWork) -> int | None:
         """A port that is free where ranks meet: the one the task has if it is."""
         fixed = task.request.get("settings", {}).get("port")
-        places = self._places(work)
-        subject = Subject(work=work, environments=places, machines=self._machines(places), links=(), fixed_port=fixed)
-        return chosen_port(subject, work.port)
+        environments = self._find_environments(work)
+        subject = PreflightSubject(
+            work=work, environments=environments, machines=self._make_machines(environments), links=(), fixed_port=fixed
+        )
+        return choose_port(subject, work.port)
 
-    def _keep(self, task: Task, work: Work, runner: Runner) -> None:
+    def _save_history(self, task: Task, work: TaskWork, runner: Runner) -> None:
         """Put what a run has measured beside its prediction into the history."""
-        keep(self.store, task, work, rows_of(runner, limit=NEWEST, newest=True))
+        save_history(self.store, task, work, read_rows(runner, limit=COMPARED_STEPS, newest=True))
 
-    def _files(self, request: TaskRequest) -> tuple[NeededFile, ...]:
+    def _list_needed_files(self, request: TaskRequest) -> tuple[NeededFile, ...]:
         """What every machine of a task must hold."""
-        known = self.known()
-        dataset, model = known.datasets.get(request.datasetId), known.models.get(request.modelId)
+        registered = self.list_registered()
+        dataset, model = registered.datasets.get(request.datasetId), registered.models.get(request.modelId)
         version = dataset.version(request.datasetVersionId) if dataset else None
-        found: list[NeededFile] = []
+        files: list[NeededFile] = []
         if version is not None and version.path is not None:
-            found.append(NeededFile(field="data", path=version.path, bytes=version.bytes))
+            files.append(NeededFile(field="data", path=version.path, bytes=version.bytes))
         if version is not None and version.tokenizer is not None:
-            found.append(NeededFile(field="tokenizer", path=version.tokenizer))
+            files.append(NeededFile(field="tokenizer", path=version.tokenizer))
         if model is not None and model.weights is not None:
-            found.append(NeededFile(field="weights", path=model.weights, bytes=model.bytes))
-        return tuple(found)
+            files.append(NeededFile(field="weights", path=model.weights, bytes=model.bytes))
+        return tuple(files)
 
-    def _runner(self, task: Task, work: Work) -> Runner:
-        places = self._places(work)
-        return make_runner(task, work, places, self._machines(places), work.port or work.bundle.port)
+    def _make_runner(self, task: Task, work: TaskWork) -> Runner:
+        environments = self._find_environments(work)
+        return make_runner(task, work, environments, self._make_machines(environments), work.port or work.bundle.port)
 
-    def _places(self, work: Work) -> dict[str, Environment]:
+    def _find_environments(self, work: TaskWork) -> dict[str, Environment]:
         """The environments of a task's nodes, by id."""
         ids = dict.fromkeys(node.environment for node in work.nodes)
         registered = {entry.id: entry.value for entry in self.store.environments.all() if entry.id in ids}
-        return {id: _reached(id, work.environments.get(id), registered.get(id)) for id in ids}
+        return {id: _update_access(id, work.environments.get(id), registered.get(id)) for id in ids}
 
-    def _machines(self, places: Mapping[str, Environment]) -> dict[str, Machine]:
+    def _make_machines(self, environments: Mapping[str, Environment]) -> dict[str, Machine]:
         """The machines that can be asked directly."""
-        return {id: self._machine(id, one) for id, one in places.items() if one.runner in ("local", "ssh")}
+        return {
+            id: self._make_machine(id, environment)
+            for id, environment in environments.items()
+            if environment.runner in ("local", "ssh")
+        }
 
-    def _machine(self, id: str, environment: Environment) -> Machine:
-        return machine_of(id, environment, self.home)
+    def _make_machine(self, id: str, environment: Environment) -> Machine:
+        return make_machine(id, environment, self.home)
 
 
-def _reached(id: str, then: Environment | None, now: Environment | None) -> Environment:
+def _update_access(id: str, planned: Environment | None, present: Environment | None) -> Environment:
     """An environment of a task: as it was when the task was made, reached as it is reached today."""
-    if then is None or now is None or then.runner != now.runner:
-        found = then or now
-        if found is None:
+    if planned is None or present is None or planned.runner != present.runner:
+        environment = planned or present
+        if environment is None:
             raise MachineError(Notice(code="task_environment_gone", value=id))
-        return found
-    return then.replace(**{way: getattr(now, way) for way in WAYS})
+        return environment
+    return planned.replace(**{field: getattr(present, field) for field in ACCESS_FIELDS})
 
 
-def _alike(one: Mapping[str, Environment], other: Mapping[str, Environment]) -> bool:
+def _is_same_site(first: Mapping[str, Environment], second: Mapping[str, Environment]) -> bool:
     """The same environments, as far as a bundle is made for them."""
-    return list(one) == list(other) and all(
-        getattr(one[id], field) == getattr(other[id], field) for id in one for field in MADE_FOR
+    return list(first) == list(second) and all(
+        getattr(first[id], field) == getattr(second[id], field) for id in first for field in BUNDLE_FIELDS
     )
 
 
-def _split_as(asked: Asked, before: Work) -> Asked:
-    """The request with the split that was decided before."""
+def _split_as(checked: CheckedRequest, before: TaskWork) -> CheckedRequest:
+    """The request with the split of the work it had before."""
     strategy = before.prediction["strategy"]
-    degrees = Degrees(dataParallel=strategy["dp"], pipelineParallel=strategy["pp"], tensorParallel=strategy["tp"])
-    where = asked.request.distributedConfig.replace(strategy=degrees, framework=before.bundle.framework)
-    return replace(asked, request=asked.request.replace(distributedConfig=where), framework=before.bundle.framework)
+    degrees = RequestedDegrees(
+        dataParallel=strategy["dp"], pipelineParallel=strategy["pp"], tensorParallel=strategy["tp"]
+    )
+    placement = checked.request.distributedConfig.replace(strategy=degrees, framework=before.bundle.framework)
+    return replace(
+        checked, request=checked.request.replace(distributedConfig=placement), framework=before.bundle.framework
+    )
 
 
-def _work(task: Task) -> Work:
-    return Work.model_validate(task.plan)
+def _load_work(task: Task) -> TaskWork:
+    return TaskWork.model_validate(task.plan)
+
+
+def make_runner(
+    task: Task, work: TaskWork, environments: Mapping[str, Environment], machines: Mapping[str, Machine], port: int
+) -> Runner:
+    """Who starts the nodes of a task. `machines` are those of local and ssh environments; a scheduler needs none.
+
+    `InvalidError` when the environments have different schedulers.
+    """
+    used = {node.environment: environments[node.environment] for node in work.nodes}
+    kind = find_runner_kind(used.values())
+    if kind == "slurm":
+        fields = {**derive_launch_settings(used), **task.request.get("settings", {})}
+        settings = parse(LaunchSettings, fields)
+        return SlurmRunner(task=task.id, work=work, environments=used, port=port, settings=settings)
+    if kind == "kubernetes":
+        return KubernetesRunner(task=task.id, work=work, environments=used, port=port)
+    if kind == "ray":
+        return RayRunner(task=task.id, work=work, environments=used, port=port)
+    return SupervisedRunner(task=task.id, work=work, environments=environments, machines=machines, port=port)

@@ -1,8 +1,8 @@
 """Trial: one process of a task's own trainer on one environment, without any network: how fast it really computes.
 
-    trial = measured_step("env-1", environment, machine, work)      a few steps with the real micro-batch
+    trial = run_trial("env-1", environment, machine, work)      a few steps with the real micro-batch
     trial.step_s, trial.predicted["expected"], trial.speed
-    work.refined([trial]).predicted_step_s
+    work.apply_trials([trial]).predicted_step_s
 
 What is tried is a scenario like any other, of one rank, so it is predicted by the same cost model; predicted over
 measured is the `speed` of that node group, and everything its devices compute scales with it.
@@ -33,20 +33,20 @@ from crosszone.predict.prediction import Prediction
 from crosszone.run.machine import Machine
 
 if TYPE_CHECKING:
-    from crosszone.run.work import Work
+    from crosszone.run.work import TaskWork
 
 # Steps of a trial, and of one whose steps are short; the first, in which memory is taken, do not count.
-STEPS, MOST_STEPS, WARM = 8, 40, 3
+STEPS, MAX_STEPS, WARM_UP_STEPS = 8, 40, 3
 COUNTED_S = 4.0  # How long the steps that count should take together: shorter ones say less
-MOST_MICRO_BATCHES = 8  # Micro-batches of a step that are tried; more of the same would only take longer
+MAX_MICRO_BATCHES = 8  # Micro-batches of a step that are tried; more of the same would only take longer
 # How long the steps of a trial may take as predicted; how long it may really take, the start included.
-AIM_S, LIMIT_S = 40.0, 300.0
-LOOK_S, UNSEEN_S = 0.5, 10.0  # How often it is looked at; how long it goes on when nobody looks any more
+MAX_PREDICTED_S, LIMIT_S = 40.0, 300.0
+POLL_S, UNSEEN_S = 0.5, 10.0  # How often it is looked at; how long it goes on when nobody looks any more
 METRICS, LOG = "bundle/out/metrics-stage-0.jsonl", "logs/node.log"
 LOG_BYTES = 4000
 # Where torchrun and its one process meet: a machine may have a name that nobody knows.
 LOOPBACK = {"PET_LOCAL_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
-BESIDE = 32  # Environments that are tried at the same time
+MAX_PARALLEL_TRIALS = 32  # Environments that are tried at the same time
 
 
 class Trial(Value):
@@ -73,40 +73,40 @@ class Trial(Value):
         return self.predicted["low"] <= self.step_s <= self.predicted["high"]
 
 
-def measured_step(environment_id: str, environment: Environment, machine: Machine, work: Work) -> Trial:
+def run_trial(environment_id: str, environment: Environment, machine: Machine, work: TaskWork) -> Trial:
     """Run a few steps of one rank there; `MachineError` where it cannot be run, ends with an error or takes too long.
 
     Nothing of it is left on the machine.
     """
-    loaded, found = trial_of(work, environment_id)
-    steps = min(MOST_STEPS, max(STEPS, WARM + round(COUNTED_S / found.step_time_s.expected)))
+    loaded, prediction = build_trial(work, environment_id)
+    steps = min(MAX_STEPS, max(STEPS, WARM_UP_STEPS + round(COUNTED_S / prediction.step_time_s.expected)))
     settings = LaunchSettings(python=environment.python, steps=steps)
     bundle = build_bundle(loaded, framework=loaded.scenario.job.framework, settings=settings)
-    took = _steps(machine, bundle, f"{environment.workdir}/trials/{token_hex(6)}")
+    step_times = _run_bundle(machine, bundle, f"{environment.workdir}/trials/{token_hex(6)}")
     ((_, group),) = loaded.scenario.cluster.groups()
-    step_s = median(took)
+    step_s = median(step_times)
     return Trial(
         environment=environment_id,
         step_s=step_s,
-        predicted=found.step_time_s.model_dump(mode="json"),
-        speed=(group.speed or 1.0) * found.step_time_s.expected / step_s,
-        steps=len(took),
+        predicted=prediction.step_time_s.model_dump(mode="json"),
+        speed=(group.speed or 1.0) * prediction.step_time_s.expected / step_s,
+        steps=len(step_times),
         layers=loaded.scenario.model.layers,
-        micro_batches=found.micro_batches,
+        micro_batches=prediction.micro_batches,
     )
 
 
-def measured_steps(
-    environments: Mapping[str, Environment], machines: Mapping[str, Machine], work: Work
+def run_trials(
+    environments: Mapping[str, Environment], machines: Mapping[str, Machine], work: TaskWork
 ) -> tuple[Trial, ...]:
     """The trials of all environments at the same time, as they will compute: some may share a machine."""
     ids = [node.environment for node in work.nodes]
-    with ThreadPoolExecutor(max_workers=min(BESIDE, len(ids))) as beside:
-        begun = [beside.submit(measured_step, id, environments[id], machines[id], work) for id in ids]
-        return tuple(one.result() for one in begun)
+    with ThreadPoolExecutor(max_workers=min(MAX_PARALLEL_TRIALS, len(ids))) as pool:
+        futures = [pool.submit(run_trial, id, environments[id], machines[id], work) for id in ids]
+        return tuple(future.result() for future in futures)
 
 
-def trial_of(work: Work, environment_id: str) -> tuple[Loaded, Prediction]:
+def build_trial(work: TaskWork, environment_id: str) -> tuple[Loaded, Prediction]:
     """What is tried there, and what is expected of it: one rank with a stage's layers and the plan's micro-batch.
 
     Fewer layers where one device cannot hold a stage alone, fewer micro-batches where they would take too long.
@@ -114,68 +114,77 @@ def trial_of(work: Work, environment_id: str) -> tuple[Loaded, Prediction]:
     plan = parse_scenario(work.scenario, "plan.yaml").scenario
     strategy = plan.strategy or Strategy()
     layers = -(-plan.model.layers // strategy.pp)
-    each = min(MOST_MICRO_BATCHES, strategy.micro_batches(plan.job.global_batch))
+    micro_batches = min(MAX_MICRO_BATCHES, strategy.micro_batches(plan.job.global_batch))
     while True:
-        loaded = _alone(work, environment_id, layers, each)
-        found = predicted(loaded).prediction
-        if not found.memory_gib.fits and layers > 1:
+        loaded = _build_one_rank_scenario(work, environment_id, layers, micro_batches)
+        prediction = predicted(loaded).prediction
+        if not prediction.memory_gib.fits and layers > 1:
             layers = layers // 2
-        elif each > 1 and found.step_time_s.expected * STEPS > AIM_S:
-            each = max(1, min(each - 1, int(each * AIM_S / (found.step_time_s.expected * STEPS))))
+        elif micro_batches > 1 and prediction.step_time_s.expected * STEPS > MAX_PREDICTED_S:
+            micro_batches = max(
+                1,
+                min(
+                    micro_batches - 1, int(micro_batches * MAX_PREDICTED_S / (prediction.step_time_s.expected * STEPS))
+                ),
+            )
         else:
-            return loaded, found
+            return loaded, prediction
 
 
-def _alone(work: Work, environment_id: str, layers: int, micro_batches: int) -> Loaded:
+def _build_one_rank_scenario(work: TaskWork, environment_id: str, layers: int, micro_batches: int) -> Loaded:
     """One rank of the environment with so many layers of the model and micro-batches of the plan."""
     plan = parse_scenario(work.scenario, "plan.yaml").scenario
     strategy = plan.strategy or Strategy()
-    zone, number = work.place_of(environment_id)
+    zone, number = work.find_node_group(environment_id)
     group = plan.cluster.zones[plan.cluster.zone_index(zone)].nodes[number]
-    one = group.replace(count=1, gpus=1, hosts=(), nvlink_domain=None)
-    alone = plan.to_plain() | {
+    single_node = group.replace(count=1, gpus=1, hosts=(), nvlink_domain=None)
+    scenario = plan.to_plain() | {
         "model": plan.model.replace(layers=layers).to_plain(),
         "job": plan.job.replace(global_batch=strategy.micro_batch * micro_batches).to_plain(),
-        "cluster": {"zones": [{"name": zone, "nodes": [one.to_plain()]}]},
+        "cluster": {"zones": [{"name": zone, "nodes": [single_node.to_plain()]}]},
         "strategy": {"dp": 1, "micro_batch": strategy.micro_batch, "recompute": strategy.recompute},
     }
-    alone.pop("placement", None)
-    return parse_scenario(dump_yaml(alone), "trial.yaml")
+    scenario.pop("placement", None)
+    return parse_scenario(dump_yaml(scenario), "trial.yaml")
 
 
-def _steps(machine: Machine, bundle: Bundle, folder: str) -> list[float]:
+def _run_bundle(machine: Machine, bundle: Bundle, folder: str) -> list[float]:
     """Put the bundle there, run it to its end, and take it away again: seconds of each step that counts."""
-    token, sent = folder.rpartition("/")[2], pack_upload(bundle)
+    token, upload = folder.rpartition("/")[2], pack_upload(bundle)
     try:
-        machine.call("files.put_bundle", folder=folder, payload=sent.data, checksum=sent.checksum)
+        machine.call("files.put_bundle", folder=folder, payload=upload.data, checksum=upload.checksum)
         command = ["bash", bundle.nodes[0].script]
-        how: dict[str, Any] = {"command": command, "environment": LOOPBACK, "unseen_s": UNSEEN_S}
-        machine.call("supervisor.start", folder=folder, token=token, **how)
-        _wait(machine, folder)
+        options: dict[str, Any] = {"command": command, "environment": LOOPBACK, "unseen_s": UNSEEN_S}
+        machine.call("supervisor.start", folder=folder, token=token, **options)
+        _wait_for_end(machine, folder)
         _, data = machine.call("files.read_bytes", folder=folder, name=METRICS)
     finally:
         with suppress(MachineError):
             machine.call("supervisor.stop", folder=folder, token=token, grace_s=1)
             machine.call("files.delete_folder", folder=folder, expected_name=token)
-    return _took(data.splitlines())
+    return _read_step_times(data.splitlines())
 
 
-def _wait(machine: Machine, folder: str) -> None:
+def _wait_for_end(machine: Machine, folder: str) -> None:
     """Until it has ended well."""
     end = time.monotonic() + LIMIT_S
-    while (seen := machine.call("supervisor.poll", folder=folder))["state"] not in ("ended", "lost"):
+    while (status := machine.call("supervisor.poll", folder=folder))["state"] not in ("ended", "lost"):
         if time.monotonic() > end:
             params = {"machine": machine.name, "limit_s": round(LIMIT_S)}
             raise MachineError(Notice(code="trial_too_long", params=params))
-        time.sleep(LOOK_S)
-    if seen["state"] != "ended" or seen.get("code") != 0:
+        time.sleep(POLL_S)
+    if status["state"] != "ended" or status.get("code") != 0:
         _, data = machine.call("files.read_bytes", folder=folder, name=LOG, offset=-LOG_BYTES)
-        said = [line for line in data.decode(errors="replace").splitlines() if line.strip()]
-        told = [line for line in said if "rror" in line] or said or [str(seen.get("said") or seen.get("code"))]
-        raise MachineError(Notice(code="trial_failed", params={"machine": machine.name, "reason": told[-1].strip()}))
+        lines = [line for line in data.decode(errors="replace").splitlines() if line.strip()]
+        error_lines = (
+            [line for line in lines if "rror" in line] or lines or [str(status.get("said") or status.get("code"))]
+        )
+        raise MachineError(
+            Notice(code="trial_failed", params={"machine": machine.name, "reason": error_lines[-1].strip()})
+        )
 
 
-def _took(lines: Sequence[bytes]) -> list[float]:
+def _read_step_times(lines: Sequence[bytes]) -> list[float]:
     """Seconds of the steps that count; a line that is no step is a header."""
     rows = [row for line in lines if isinstance(row := json.loads(line), dict) and "step" in row]
-    return [row["end_s"] - row["start_s"] for row in rows if row["step"] > WARM]
+    return [row["end_s"] - row["start_s"] for row in rows if row["step"] > WARM_UP_STEPS]

@@ -1,11 +1,16 @@
-"""Work: what a task has decided to do: the scenario, its bundle and prediction, and which node runs where.
+"""Work: what a task does: the scenario, its bundle and prediction, and which node runs where.
 
-    work = work_of(asked, links, language)
-    work.archive(), work.prediction["step_time_s"]["expected"], work.nodes[0].words
+    work = build_work(checked_request, links, language)
+    work.archive, work.prediction["step_time_s"]["expected"], work.nodes[0].script
 
-Whole plan: the best plan in which every process of a scenario takes part.
+The plan is the best one in which every process of a scenario takes part:
 
-whole_plan(scenario, ranks=4)       -> Plan; `IllegalError` says why there is none
+    plan_all_ranks(scenario, ranks=4)       -> Plan; `IllegalError` says why there is none
+
+Before a task is created, a preview says what the chosen environments have together and what to expect:
+
+    preview = preview_task(request, registered, links, "zh")
+    preview.selection.gpus, preview.master, preview.step_time_s, preview.slowdown, preview.notices
 """
 
 from __future__ import annotations
@@ -20,9 +25,11 @@ from pydantic import Field
 from crosszone.deploy.bundle import Bundle, BundleUpload, pack_upload
 from crosszone.deploy.deploy import build_bundle
 from crosszone.deploy.settings import LaunchSettings
-from crosszone.errors import IllegalError, InvalidError, Notice
+from crosszone.errors import IllegalError, InputError, InvalidError, Notice
+from crosszone.inputs.dataset import DatasetVersion, TrainingModel
 from crosszone.inputs.document import dump_yaml
-from crosszone.inputs.environment import Environment, MeasuredLink
+from crosszone.inputs.environment import Environment, MeasuredLink, Selection, master_of, selection
+from crosszone.inputs.frameworks import framework_of_alias
 from crosszone.inputs.scenario import Loaded, Scenario, parse_scenario
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.value import Value, parse
@@ -30,52 +37,60 @@ from crosszone.plan.plan import Plan, apply_plan
 from crosszone.plan.planner import plan
 from crosszone.predict.answer import answer as predicted
 from crosszone.predict.predict import build_predictor
-from crosszone.run.request import Asked, launch_settings, node_names, started_by
-from crosszone.run.site import cluster_of
+from crosszone.run.environments import build_cluster
+from crosszone.run.request import (
+    CheckedRequest,
+    RegisteredEntries,
+    TaskRequest,
+    allocate_nodes,
+    derive_launch_settings,
+    find_runner_kind,
+    map_node_names,
+)
 from crosszone.run.trial import Trial
 from crosszone.text import DEFAULT_LANGUAGE
 
-TOP = 20  # Plans of a free search among which one that uses every process is looked for first
+SEARCHED_PLANS = 20  # Plans of a free search among which one that uses every process is looked for first
 
 
-def whole_plan(scenario: Scenario, ranks: int, language: str = "en") -> Plan:
+def plan_all_ranks(scenario: Scenario, ranks: int, language: str = "en") -> Plan:
     """The fastest plan of so many ranks; what the scenario's strategy names is kept.
 
     A free search may leave machines idle where that is faster; whoever chose them wants them all. So degrees whose
     product is the number of processes are tried one after the other where none of its plans uses all.
     """
-    found = plan(scenario, top=TOP, local_updates=False, language=language)
-    whole = [one for one in found.plans if not one.idle]
-    if whole:
-        return whole[0]
-    reason = found.plans[0].idle[0].reason["message"]
-    for degrees in _degrees(scenario, ranks):
+    search = plan(scenario, top=SEARCHED_PLANS, local_updates=False, language=language)
+    complete = [candidate for candidate in search.plans if not candidate.idle]
+    if complete:
+        return complete[0]
+    reason = search.plans[0].idle[0].reason["message"]
+    for degrees in _iterate_degrees(scenario, ranks):
         pinned = (scenario.strategy or Strategy()).replace(**degrees)
         try:
-            best = plan(scenario.replace(strategy=pinned), top=1, local_updates=False, language=language).plans
+            plans = plan(scenario.replace(strategy=pinned), top=1, local_updates=False, language=language).plans
         except (IllegalError, InvalidError) as error:
             reason = error.notices[0].message(language)
             continue
-        whole += [one for one in best if not one.idle]
-    if not whole:
+        complete += [candidate for candidate in plans if not candidate.idle]
+    if not complete:
         params = {"ranks": ranks, "reason": reason}
         raise IllegalError(Notice(code="task_environments_idle", field="distributedConfig.nodeIds", params=params))
-    return min(whole, key=lambda one: one.prediction.step_time_s.expected)
+    return min(complete, key=lambda candidate: candidate.prediction.step_time_s.expected)
 
 
-def _degrees(scenario: Scenario, ranks: int) -> Iterator[dict[str, int]]:
+def _iterate_degrees(scenario: Scenario, ranks: int) -> Iterator[dict[str, int]]:
     """Data, pipeline and tensor degrees that make up the ranks and could be legal; those that are given stay."""
-    given = scenario.strategy.pinned if scenario.strategy else ()
+    pinned = scenario.strategy.pinned if scenario.strategy else ()
     widest = min(group.gpus for _, group in scenario.cluster.groups())
-    for tp in _divisors(ranks, widest):
-        for pp in _divisors(ranks // tp, scenario.model.layers):
-            found = {"tp": tp, "pp": pp, "dp": ranks // tp // pp}
-            if all(getattr(scenario.strategy, name) == value for name, value in found.items() if name in given):
-                yield found
+    for tp in _list_divisors(ranks, widest):
+        for pp in _list_divisors(ranks // tp, scenario.model.layers):
+            degrees = {"tp": tp, "pp": pp, "dp": ranks // tp // pp}
+            if all(getattr(scenario.strategy, name) == value for name, value in degrees.items() if name in pinned):
+                yield degrees
 
 
-def _divisors(number: int, most: int) -> list[int]:
-    return [one for one in range(1, min(number, most) + 1) if number % one == 0]
+def _list_divisors(number: int, limit: int) -> list[int]:
+    return [divisor for divisor in range(1, min(number, limit) + 1) if number % divisor == 0]
 
 
 SAMPLES_PER_RANK = 8  # Samples of a step for each rank, where a request does not say how many
@@ -100,7 +115,7 @@ class WorkNode(Value):
     """Its address."""
 
 
-class Work(Value):
+class TaskWork(Value):
     """Everything that follows from a request."""
 
     scenario: str
@@ -114,22 +129,22 @@ class Work(Value):
     nodes: tuple[WorkNode, ...]
     """Where it runs."""
     environments: dict[str, Environment] = Field(default_factory=dict)
-    """Its environments as they were when it was decided, by id, without their facts; the master first."""
+    """Its environments as they were when it was planned, by id, without their facts; the master first."""
     port: int | None = None
     """Port of the first node at which ranks meet; null: not chosen yet, the bundle's own."""
 
     @property
     def archive(self) -> bytes:
         """The bundle as a tar, the same for the same bundle."""
-        return self._parcel.data
+        return self._upload.data
 
     @property
     def checksum(self) -> str:
         """Of the archive."""
-        return self._parcel.checksum
+        return self._upload.checksum
 
     @cached_property
-    def _parcel(self) -> BundleUpload:
+    def _upload(self) -> BundleUpload:
         return pack_upload(self.bundle)
 
     @property
@@ -137,49 +152,56 @@ class Work(Value):
         """Expected seconds of a step."""
         return float(self.prediction["step_time_s"]["expected"])
 
-    def place_of(self, environment: str) -> tuple[str, int]:
+    def find_node_group(self, environment: str) -> tuple[str, int]:
         """Zone of an environment, and number of its node group there: groups follow the order of the environments."""
         zone = self.environments[environment].zone
-        before = [id for id, one in self.environments.items() if one.zone == zone].index(environment)
+        position = [id for id, other in self.environments.items() if other.zone == zone].index(environment)
         cluster = parse_scenario(self.scenario, PLAN).scenario.cluster
         ends = accumulate(group.count for group in cluster.zones[cluster.zone_index(zone)].nodes)
-        return zone, next(number for number, end in enumerate(ends) if before < end)
+        return zone, next(number for number, end in enumerate(ends) if position < end)
 
-    def refined(self, trials: Iterable[Trial], language: str = DEFAULT_LANGUAGE) -> Work:
+    def apply_trials(self, trials: Iterable[Trial], language: str = DEFAULT_LANGUAGE) -> TaskWork:
         """The same bundle with a prediction that knows how fast each tried environment computes."""
         plan = parse_scenario(self.scenario, PLAN).scenario
         zones = {zone.name: list(zone.nodes) for zone in plan.cluster.zones}
         for trial in trials:
-            zone, number = self.place_of(trial.environment)
-            zones[zone][number] = zones[zone][number].replace(speed=float(f"{trial.speed:.4g}"))
-        cluster = plan.cluster.replace(zones=[one.replace(nodes=zones[one.name]) for one in plan.cluster.zones])
+            zone_name, number = self.find_node_group(trial.environment)
+            zones[zone_name][number] = zones[zone_name][number].replace(speed=float(f"{trial.speed:.4g}"))
+        cluster = plan.cluster.replace(zones=[zone.replace(nodes=zones[zone.name]) for zone in plan.cluster.zones])
         loaded = parse_scenario(plan.replace(cluster=cluster).to_yaml(), PLAN)
-        found = predicted(loaded, language).prediction
-        slower, told = slowdown(loaded, found.step_time_s.expected), found.model_dump(mode="json")
-        return self.replace(scenario=loaded.scenario.to_yaml(), prediction=told, slowdown=slower)
+        prediction = predicted(loaded, language).prediction
+        return self.replace(
+            scenario=loaded.scenario.to_yaml(),
+            prediction=prediction.model_dump(mode="json"),
+            slowdown=compute_slowdown(loaded, prediction.step_time_s.expected),
+        )
 
 
-def work_of(asked: Asked, links: Iterable[MeasuredLink], language: str) -> Work:
+def build_work(checked: CheckedRequest, links: Iterable[MeasuredLink], language: str) -> TaskWork:
     """Plan what a request leaves open so that all its environments take part, predict and bundle it."""
-    _alike(asked)
-    cluster = cluster_of(asked.environments, links)
-    loaded = parse_scenario(dump_yaml(scenario_of(asked, cluster)), asked.name)
-    best = whole_plan(loaded.scenario, asked.ranks, language)
-    loaded = loaded._replace(scenario=led(apply_plan(loaded.scenario, best), asked.environments[asked.master].zone))
-    launcher = started_by(asked.environments.values())
-    bundle = build_bundle(loaded, language, framework=asked.framework, launcher=launcher, settings=settings_of(asked))
+    _require_same_devices(checked)
+    cluster = build_cluster(checked.environments, links)
+    loaded = parse_scenario(dump_yaml(build_scenario(checked, cluster)), checked.name)
+    fastest = plan_all_ranks(loaded.scenario, checked.ranks, language)
+    loaded = loaded._replace(
+        scenario=order_from_zone(apply_plan(loaded.scenario, fastest), checked.environments[checked.master].zone)
+    )
+    launcher = find_runner_kind(checked.environments.values())
+    bundle = build_bundle(
+        loaded, language, framework=checked.framework, launcher=launcher, settings=build_settings(checked)
+    )
     plan = parse_scenario(next(file.text for file in bundle.files if file.path == PLAN), PLAN)
-    found = predicted(plan, language).prediction
-    environment_of = node_names(asked.environments)
+    prediction = predicted(plan, language).prediction
+    environment_of = map_node_names(checked.environments)
     first = environment_of[bundle.nodes[0].name]
-    if first != asked.master:
-        moved = Notice(code="task_master_moved", level="note", value=first, params={"master": asked.master})
-        found = found.model_copy(update={"warnings": (*found.warnings, moved.as_dict(language))})
-    return Work(
+    if first != checked.master:
+        notice = Notice(code="task_master_moved", level="note", value=first, params={"master": checked.master})
+        prediction = prediction.model_copy(update={"warnings": (*prediction.warnings, notice.as_dict(language))})
+    return TaskWork(
         scenario=plan.scenario.to_yaml(),
         bundle=bundle,
-        prediction=found.model_dump(mode="json"),
-        slowdown=slowdown(plan, found.step_time_s.expected),
+        prediction=prediction.model_dump(mode="json"),
+        slowdown=compute_slowdown(plan, prediction.step_time_s.expected),
         nodes=tuple(
             WorkNode(
                 number=node.number,
@@ -190,91 +212,206 @@ def work_of(asked: Asked, links: Iterable[MeasuredLink], language: str) -> Work:
             )
             for node in bundle.nodes
         ),
-        environments={id: one.replace(facts=None) for id, one in asked.environments.items()},
+        environments={id: environment.replace(facts=None) for id, environment in checked.environments.items()},
     )
 
 
-def led(plan: Scenario, zone: str) -> Scenario:
+def order_from_zone(scenario: Scenario, zone: str) -> Scenario:
     """The plan with its ranks counted from the first node of a zone on, where they meet; the same where it cannot be:
     where stages or replicas have shares of their own, their order stays.
     """
-    placement, strategy = plan.placement, plan.strategy
+    placement, strategy = scenario.placement, scenario.strategy
     if placement is None or strategy is None or strategy.uneven or strategy.layers_per_stage:
-        return plan
-    blocks = sorted(placement.blocks, key=lambda one: (one.zone != zone, one.zone == zone and one.group > 0))
-    other = plan.replace(placement=placement.replace(blocks=blocks))
+        return scenario
+    blocks = sorted(placement.blocks, key=lambda block: (block.zone != zone, block.zone == zone and block.group > 0))
+    reordered = scenario.replace(placement=placement.replace(blocks=blocks))
     try:
-        build_predictor(other)
+        build_predictor(reordered)
     except IllegalError:
-        return plan
-    return other
+        return scenario
+    return reordered
 
 
-def _alike(asked: Asked) -> None:
+def _require_same_devices(checked: CheckedRequest) -> None:
     """Refuse GPUs together with CPUs, which have no common way to talk, and a framework that needs GPUs without any."""
-    bare = [id for id, one in asked.environments.items() if not one.gpus]
-    if not bare:
+    without_gpus = [id for id, environment in checked.environments.items() if not environment.gpus]
+    if not without_gpus:
         return
-    if len(bare) < len(asked.environments):
-        params = {"with_gpus": [id for id in asked.environments if id not in bare], "without": bare}
+    if len(without_gpus) < len(checked.environments):
+        params = {"with_gpus": [id for id in checked.environments if id not in without_gpus], "without": without_gpus}
         raise InvalidError(Notice(code="environments_mixed", field="distributedConfig.nodeIds", params=params))
-    if asked.framework in GPU_FRAMEWORKS:
-        field, params = "distributedConfig.framework", {"environments": bare}
-        raise InvalidError(Notice(code="framework_needs_gpus", field=field, value=asked.framework, params=params))
+    if checked.framework in GPU_FRAMEWORKS:
+        field, params = "distributedConfig.framework", {"environments": without_gpus}
+        raise InvalidError(Notice(code="framework_needs_gpus", field=field, value=checked.framework, params=params))
 
 
-def scenario_of(asked: Asked, cluster: dict[str, Any]) -> dict[str, Any]:
+def build_scenario(checked: CheckedRequest, cluster: dict[str, Any]) -> dict[str, Any]:
     """The scenario of a request as a file would give it."""
-    job = asked.request.job
-    made: dict[str, Any] = {
-        "name": asked.name,
-        "model": asked.model.model,
+    job = checked.request.job
+    fields: dict[str, Any] = {
+        "name": checked.name,
+        "model": checked.model.model,
         "job": {
             "seq_len": job.seq_len,
-            "global_batch": job.global_batch or SAMPLES_PER_RANK * asked.ranks,
+            "global_batch": job.global_batch or SAMPLES_PER_RANK * checked.ranks,
             "precision": job.precision,
             "optimizer": job.optimizer,
         },
         "cluster": cluster,
     }
-    framework = asked.framework or (None if asked.together.gpus else CPU_FRAMEWORK)
+    framework = checked.framework or (None if checked.together.gpus else CPU_FRAMEWORK)
     if framework is not None:
-        made["job"]["framework"] = framework
-    degrees = asked.request.distributedConfig.strategy
+        fields["job"]["framework"] = framework
+    degrees = checked.request.distributedConfig.strategy
     if degrees is not None:
-        made["strategy"] = {
+        fields["strategy"] = {
             "dp": degrees.dataParallel,
             "pp": degrees.pipelineParallel,
             "tp": degrees.tensorParallel,
         }
-    return made
+    return fields
 
 
-def settings_of(asked: Asked) -> LaunchSettings:
+def build_settings(checked: CheckedRequest) -> LaunchSettings:
     """Launch settings of a request: its own, and what its dataset, model and job say."""
-    pythons = {one.python for one in asked.environments.values()}
-    own = {"python": pythons.pop()} if len(pythons) == 1 and pythons != {DEFAULT_PYTHON} else {}
-    given = {**launch_settings(asked.environments), **own, **asked.request.settings}
-    taken = {
-        "data": asked.version.path,
-        "tokenizer": asked.version.tokenizer,
-        "init_from": asked.model.weights,
-        "steps": asked.request.job.steps,
+    pythons = {environment.python for environment in checked.environments.values()}
+    python = {"python": pythons.pop()} if len(pythons) == 1 and pythons != {DEFAULT_PYTHON} else {}
+    settings = {**derive_launch_settings(checked.environments), **python, **checked.request.settings}
+    derived = {
+        "data": checked.version.path,
+        "tokenizer": checked.version.tokenizer,
+        "init_from": checked.model.weights,
+        "steps": checked.request.job.steps,
     }
-    twice = [key for key, value in taken.items() if value is not None and key in given]
-    if twice:
-        raise InvalidError(Notice(code="task_setting_twice", field=f"settings.{twice[0]}", value=given[twice[0]]))
-    return parse(LaunchSettings, {**given, **{key: value for key, value in taken.items() if value is not None}})
+    conflicts = [key for key, value in derived.items() if value is not None and key in settings]
+    if conflicts:
+        raise InvalidError(
+            Notice(code="task_setting_twice", field=f"settings.{conflicts[0]}", value=settings[conflicts[0]])
+        )
+    return parse(LaunchSettings, {**settings, **{key: value for key, value in derived.items() if value is not None}})
 
 
-def slowdown(plan: Loaded, step_s: float) -> float | None:
+def compute_slowdown(plan: Loaded, step_s: float) -> float | None:
     """How much longer a step takes than with the same nodes, strategy and ranks in one zone."""
     zones = plan.scenario.cluster.zones
     if len(zones) == 1:
         return None
     cluster = plan.scenario.cluster
-    near = {"name": "together", "nodes": [group.to_plain() for zone in zones for group in zone.nodes]}
-    together = plan.scenario.to_plain() | {"cluster": {**cluster.to_plain(), "zones": [near], "links": []}}
-    together.pop("placement", None)
-    found = predicted(parse_scenario(dump_yaml(together), plan.document.file)).prediction
-    return step_s / found.step_time_s.expected
+    merged_zone = {"name": "together", "nodes": [group.to_plain() for zone in zones for group in zone.nodes]}
+    one_zone = plan.scenario.to_plain() | {"cluster": {**cluster.to_plain(), "zones": [merged_zone], "links": []}}
+    one_zone.pop("placement", None)
+    one_zone_prediction = predicted(parse_scenario(dump_yaml(one_zone), plan.document.file)).prediction
+    return step_s / one_zone_prediction.step_time_s.expected
+
+
+DEGREES = ("dp", "pp", "tp")
+
+
+class TaskPreview(Value):
+    """What a summary shows before a task is created."""
+
+    selection: Selection
+    """What the environments have together."""
+    master: str | None
+    """Environment at which ranks meet: the one that is wanted while it is chosen, else the first; null: none is."""
+    framework: str | None
+    """Framework that was given or planned; null: neither."""
+    step_time_s: dict[str, float] | None
+    """Seconds of a step: low, expected and high; null: there is no prediction, and a notice says why."""
+    tokens_per_s: float | None
+    """Expected tokens a second of all ranks."""
+    slowdown: float | None
+    """Step over the step of the same nodes in one zone; null: there is but one, or no prediction."""
+    strategy: dict[str, int] | None
+    """dp, pp and tp, given or planned."""
+    notices: tuple[dict[str, Any], ...]
+    """Warnings, or why there is no prediction: code, level, message, hint, field."""
+
+
+def preview_task(
+    request: TaskRequest, registered: RegisteredEntries, links: Iterable[MeasuredLink], language: str
+) -> TaskPreview:
+    """What is known of a request as it stands; what is not there yet (a name, a dataset) is not asked for."""
+    placement = request.distributedConfig
+    ids = list(dict.fromkeys(placement.nodeIds))
+    environments = {id: registered.environments[id] for id in ids if id in registered.environments}
+    allocation_errors: list[Notice] = []
+    if request.launchMode == "new":
+        try:
+            environments = allocate_nodes(request.allocation, registered.environments)
+        except InputError as error:
+            allocation_errors = list(error.notices)
+    master = master_of(environments, placement.masterNode)
+    notices = allocation_errors + [
+        Notice(
+            code="task_unknown",
+            field="distributedConfig.nodeIds",
+            value=id,
+            params={"known": list(registered.environments)[:20]},
+        )
+        for id in ids
+        if id not in environments
+    ]
+    fields: dict[str, Any] = {"framework": framework_of_alias(placement.framework) if placement.framework else None}
+    if environments and master is not None and request.modelId.strip() and not notices:
+        try:
+            fields |= _predict_fields(_complete_request(request, registered, environments, master), links, language)
+        except InputError as error:
+            notices += error.notices
+    localized = [notice.as_dict(language) for notice in notices]
+    if fields.get("slowdown"):
+        params = {"factor": f"{fields['slowdown']:.2f}", "zones": len(selection(environments.values()).zones)}
+        localized.append(Notice(code="task_cross_zone", params=params, level="warning").as_dict(language))
+    unpredicted = dict.fromkeys(("step_time_s", "tokens_per_s", "slowdown", "strategy"))
+    return TaskPreview(
+        selection=selection(environments.values()),
+        master=master,
+        notices=(*localized, *fields.pop("warnings", ())),
+        **{**unpredicted, **fields},
+    )
+
+
+def _complete_request(
+    request: TaskRequest, registered: RegisteredEntries, environments: dict[str, Any], master: str
+) -> CheckedRequest:
+    """The request with what a prediction needs; a dataset changes no time."""
+    placement = request.distributedConfig
+    return CheckedRequest(
+        request=request,
+        name=request.taskName.strip() or "task",
+        environments={master: environments[master], **environments},
+        master=master,
+        framework=framework_of_alias(placement.framework) if placement.framework else None,
+        version=DatasetVersion(id="none"),
+        model=registered.models.get(request.modelId) or TrainingModel(name=request.modelId, model=request.modelId),
+    )
+
+
+def plan_work(checked: CheckedRequest, links: Iterable[MeasuredLink], language: str) -> TaskWork:
+    """As `build_work`; where a link between zones was not measured, the error names two environments to measure it."""
+    try:
+        return build_work(checked, links, language)
+    except InvalidError as error:
+        notice = error.notices[0]
+        if notice.code != "rtt_unknown":
+            raise
+        zones = [str(notice.params[end]) for end in ("first", "second")]
+        ends = [
+            next((id for id, environment in checked.environments.items() if environment.zone == zone), zone)
+            for zone in zones
+        ]
+        params = {"first": zones[0], "second": zones[1], "one": ends[0], "other": ends[1]}
+        raise InvalidError(Notice(code="task_link_unknown", field="distributedConfig.nodeIds", params=params)) from None
+
+
+def _predict_fields(checked: CheckedRequest, links: Iterable[MeasuredLink], language: str) -> dict[str, Any]:
+    work = plan_work(checked, links, language)
+    strategy = work.prediction["strategy"]
+    return {
+        "framework": work.bundle.framework,
+        "step_time_s": work.prediction["step_time_s"],
+        "tokens_per_s": work.prediction["tokens_per_s"]["expected"],
+        "slowdown": work.slowdown,
+        "strategy": {key: strategy[key] for key in DEGREES},
+        "warnings": work.prediction["warnings"],
+    }

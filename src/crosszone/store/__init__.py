@@ -1,7 +1,7 @@
 """Everything that survives a restart of the server, in SQLite or PostgreSQL.
 
 with open_store() as store:
-kept = store.scenarios.add(name="three cities", text=text)
+saved = store.scenarios.add(name="three cities", text=text)
 store.scenarios.page(limit=50).rows
 """
 

@@ -16,7 +16,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, t
 from sqlalchemy.exc import SQLAlchemyError
 
 from crosszone.errors import Notice, StoreError
-from crosszone.store.address import address_of, failure, shown
+from crosszone.store.address import format_address, parse_address, wrap_error
 from crosszone.store.registered import Datasets, Environments, MeasuredLinks, TrainingModels
 from crosszone.store.saved import Bundles, Results, Scenarios
 from crosszone.store.table import Access
@@ -42,7 +42,7 @@ class Store:
     @property
     def address(self) -> str:
         """Where the things are kept, without a password."""
-        return shown(self._engine.url)
+        return format_address(self._engine.url)
 
     def close(self) -> None:
         """Give the connections back; the store cannot be used afterwards."""
@@ -59,9 +59,9 @@ class Store:
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_MS = 5_000  # How long a writer waits for its turn
-CONNECT_S = 5
+CONNECT_S = 5  # The driver would wait for minutes on a host that drops packets
 # Key of the lock under which one server at a time changes the schema of a PostgreSQL database.
-_LOCK = 0x63726F7373
+_LOCK_KEY = 0x63726F7373
 
 
 def open_store(url: str | None = None) -> Store:
@@ -70,21 +70,21 @@ def open_store(url: str | None = None) -> Store:
     url: a path, `sqlite:///PATH` or `postgresql://USER:PASSWORD@HOST/DATABASE`; none: `crosszone.db` in the user's
     folder. `InvalidError` when it is none of these, `StoreError` when the database cannot be used.
     """
-    address = address_of(url)
+    address = parse_address(url)
     if url is None:
         _make_folder(Path(str(address.database)).parent)
     try:
-        engine = _engine(address)
+        engine = _create_engine(address)
     except ImportError as error:
-        raise failure(error, address) from None
+        raise wrap_error(error, address) from None
     try:
         if engine.dialect.name == "sqlite":
-            _write_ahead(engine)
+            _enable_write_ahead(engine)
         with engine.execution_options(crosszone_begin="BEGIN IMMEDIATE").begin() as connection:
-            _bring_up_to_date(connection)
+            _apply_revisions(connection)
     except SQLAlchemyError as error:
         engine.dispose()
-        raise failure(error, address, opening=True) from None
+        raise wrap_error(error, address, opening=True) from None
     except StoreError:
         engine.dispose()
         raise
@@ -99,12 +99,13 @@ def _make_folder(folder: Path) -> None:
         raise StoreError(Notice(code="store_unwritable", value=str(folder), params=params)) from None
 
 
-def _engine(address: URL) -> Engine:
+def _create_engine(address: URL) -> Engine:
     if address.get_backend_name() == "sqlite":
         engine = create_engine(address)
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
+    # Pre-ping: a server that was started again has closed our connections, which shows only when one is used.
     options = {"connect_timeout": str(CONNECT_S), **address.query}
     return create_engine(address.set(query=options), pool_pre_ping=True)
 
@@ -114,7 +115,9 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None
     with closing(connection.cursor()) as cursor:
         cursor.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+        # SQLite checks foreign keys only for connections that ask for it.
         cursor.execute("PRAGMA foreign_keys = ON")
+        # With a write-ahead log this cannot harm the file: a power cut costs at most the newest commits.
         cursor.execute("PRAGMA synchronous = NORMAL")
 
 
@@ -122,7 +125,7 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql(connection.get_execution_options().get("crosszone_begin", "BEGIN"))
 
 
-def _write_ahead(engine: Engine) -> None:
+def _enable_write_ahead(engine: Engine) -> None:
     """Readers and the writer stay out of each other's way; kept in the file.
 
     The change is refused at once, without waiting, while another server makes it: so it is tried again.
@@ -134,41 +137,43 @@ def _write_ahead(engine: Engine) -> None:
                 connection.cursor().execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.Error as error:
-            told = failure(error, engine.url)
-            if told.notices[0].code != "store_busy" or time.monotonic() > end:
-                raise told from None
+            store_error = wrap_error(error, engine.url)
+            if store_error.notices[0].code != "store_busy" or time.monotonic() > end:
+                raise store_error from None
         time.sleep(0.05)
 
 
-def _bring_up_to_date(connection: Connection) -> None:
+def _apply_revisions(connection: Connection) -> None:
     """Run the revisions that the database lacks; another server that opens it now waits until they are done."""
+    # Imported here: only what opens a store waits for alembic.
     from alembic import command
     from alembic.config import Config
     from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory
 
     if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
     config = Config()
+    # Alembic reads its options with a ConfigParser, for which a percent sign begins a variable.
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
     script = ScriptDirectory.from_config(config)
-    _check_own(connection)
-    now = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_revision()
-    if now == script.get_current_head():
+    _check_tables_ours(connection)
+    revision_id = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_revision()
+    if revision_id == script.get_current_head():
         return
-    if now is not None and now not in {revision.revision for revision in script.walk_revisions()}:
-        where = shown(connection.engine.url)
-        raise StoreError(Notice(code="store_newer", value=where, params={"found": now}))
+    if revision_id is not None and revision_id not in {revision.revision for revision in script.walk_revisions()}:
+        address = format_address(connection.engine.url)
+        raise StoreError(Notice(code="store_newer", value=address, params={"found": revision_id}))
     command.upgrade(config, "head")
 
 
-def _check_own(connection: Connection) -> None:
+def _check_tables_ours(connection: Connection) -> None:
     """Refuse a database of another program: in a SQLite file any tables, in PostgreSQL tables of our names."""
-    found = set(inspect(connection).get_table_names())
-    if VERSION_TABLE in found:
+    tables = set(inspect(connection).get_table_names())
+    if VERSION_TABLE in tables:
         return
-    others = found if connection.dialect.name == "sqlite" else found & set(METADATA.tables)
-    if others:
-        where = shown(connection.engine.url)
-        raise StoreError(Notice(code="store_foreign", value=where, params={"tables": sorted(others)[:5]}))
+    foreign_tables = tables if connection.dialect.name == "sqlite" else tables & set(METADATA.tables)
+    if foreign_tables:
+        address = format_address(connection.engine.url)
+        raise StoreError(Notice(code="store_foreign", value=address, params={"tables": sorted(foreign_tables)[:5]}))

@@ -16,7 +16,7 @@ from crosszone.analyse.outcome import KINDS, Kind
 from crosszone.deploy.bundle import Bundle
 from crosszone.errors import InvalidError, Notice, UnknownNameError
 from crosszone.inputs.value import Value
-from crosszone.store.table import MAX_NOTE, Access, Kept, as_json, checked_name, checked_text, now
+from crosszone.store.table import MAX_NOTE, Access, SavedTable, check_name, check_text, encode_json, format_now
 from crosszone.store.tables import BUNDLES, RESULTS, SCENARIOS
 
 
@@ -40,28 +40,28 @@ class SavedScenario(ScenarioRow):
     """The scenario as YAML or JSON text."""
 
 
-class Scenarios(Kept[ScenarioRow, SavedScenario]):
+class Scenarios(SavedTable[ScenarioRow, SavedScenario]):
     """All saved scenarios."""
 
-    table, row, whole = SCENARIOS, ScenarioRow, SavedScenario
+    table, row_type, record_type = SCENARIOS, ScenarioRow, SavedScenario
 
     def add(self, *, name: str, text: str) -> SavedScenario:
         """Save a scenario; `InvalidError` when name or text cannot be kept."""
-        fields = {"name": checked_name(name), "text": checked_text(text, "text")}
-        return self._insert({**fields, "changed": now()})
+        fields = {"name": check_name(name), "text": check_text(text, "text")}
+        return self._insert({**fields, "changed": format_now()})
 
     def change(self, id: str, *, name: str | None = None, text: str | None = None) -> SavedScenario:
         """Give it another name, another text, or both."""
-        fields = {"name": checked_name(name)} if name is not None else {}
+        fields = {"name": check_name(name)} if name is not None else {}
         if text is not None:
-            fields["text"] = checked_text(text, "text")
-        return self._update(id, {**fields, "changed": now()} if fields else {})
+            fields["text"] = check_text(text, "text")
+        return self._update(id, {**fields, "changed": format_now()} if fields else {})
 
 
-MOST_BUNDLES = 1000
-MAX_BUNDLE = 64 * 1024 * 1024  # Bytes of a bundle's files
+MAX_BUNDLES = 1000
+MAX_BUNDLE_BYTES = 64 * 1024 * 1024  # Bytes of a bundle's files
 # Bytes that it takes in the database: the scripts of thousands of nodes are nearly alike, so they are packed well.
-MAX_KEPT = 8 * 1024 * 1024
+MAX_PACKED_BYTES = 8 * 1024 * 1024
 
 
 class BundleRow(Value):
@@ -94,37 +94,39 @@ class SavedBundle(BundleRow):
     """All of it."""
 
 
-class Bundles(Kept[BundleRow, SavedBundle]):
+class Bundles(SavedTable[BundleRow, SavedBundle]):
     """All saved bundles."""
 
-    table, row, whole = BUNDLES, BundleRow, SavedBundle
+    table, row_type, record_type = BUNDLES, BundleRow, SavedBundle
 
-    def __init__(self, access: Access, most: int = MOST_BUNDLES) -> None:
-        super().__init__(access, most)
+    def __init__(self, access: Access, max_rows: int = MAX_BUNDLES) -> None:
+        super().__init__(access, max_rows)
 
     def add(self, *, name: str, bundle: Bundle) -> SavedBundle:
         """Save a bundle; `InvalidError` when it cannot be kept."""
-        size = sum(len(one.text.encode("utf-8", "replace")) for one in bundle.files)
-        _bounded(size, MAX_BUNDLE)
+        # `replace`: half a surrogate pair must not end the count with an error.
+        size = sum(len(file.text.encode("utf-8", "replace")) for file in bundle.files)
+        _check_bundle_size(size, MAX_BUNDLE_BYTES)
         packed = zlib.compress(json.dumps(bundle.model_dump(mode="json"), separators=(",", ":")).encode())
-        _bounded(len(packed), MAX_KEPT)
-        about = {key: getattr(bundle, key) for key in ("framework", "launcher", "template", "world_size")}
-        kept = {"name": checked_name(name), "nodes": len(bundle.nodes), "bytes": size, "bundle": packed}
-        return self._insert({**about, **kept})
+        _check_bundle_size(len(packed), MAX_PACKED_BYTES)
+        # Columns of their own, so that a list need not unpack the bundle.
+        copied = {key: getattr(bundle, key) for key in ("framework", "launcher", "template", "world_size")}
+        derived = {"name": check_name(name), "nodes": len(bundle.nodes), "bytes": size, "bundle": packed}
+        return self._insert({**copied, **derived})
 
-    def _read(self, form: type[Value], columns: Mapping[Any, Any]) -> Any:
+    def _read(self, result_type: type[Value], columns: Mapping[Any, Any]) -> Any:
         plain = dict(columns)
         if "bundle" in plain:
             plain["bundle"] = json.loads(zlib.decompress(plain["bundle"]))
-        return form(**plain)
+        return result_type(**plain)
 
 
-def _bounded(size: int, limit: int) -> None:
+def _check_bundle_size(size: int, limit: int) -> None:
     if size > limit:
         raise InvalidError(Notice(code="saved_too_large", field="bundle", value=size, params={"limit": limit}))
 
 
-_JSON = ("way", "headline", "document", "timeline")
+_JSON_COLUMNS = ("way", "headline", "document", "timeline")
 
 
 class ResultRow(Value):
@@ -157,10 +159,10 @@ class Result(ResultRow):
     """Its trace; null: it has none."""
 
 
-class Results(Kept[ResultRow, Result]):
+class Results(SavedTable[ResultRow, Result]):
     """All saved results."""
 
-    table, row, whole = RESULTS, ResultRow, Result
+    table, row_type, record_type = RESULTS, ResultRow, Result
 
     def add(
         self,
@@ -175,8 +177,8 @@ class Results(Kept[ResultRow, Result]):
         note: str = "",
     ) -> Result:
         """Save a result; `InvalidError` when a part of it cannot be kept."""
-        own = {"name": checked_name(name), "note": checked_text(note, "note", MAX_NOTE)}
-        return self._insert(own | _numbers(kind, document, headline, scenario, way, timeline))
+        names = {"name": check_name(name), "note": check_text(note, "note", MAX_NOTE)}
+        return self._insert(names | _encode_columns(kind, document, headline, scenario, way, timeline))
 
     def put(
         self,
@@ -190,42 +192,42 @@ class Results(Kept[ResultRow, Result]):
         note: str = "",
     ) -> Result:
         """Save a result under an id, or newer numbers of the one that is there; its name and note stay as they are."""
-        numbers = _numbers(kind, document, headline, scenario, None, None)
+        columns = _encode_columns(kind, document, headline, scenario, None, None)
         try:
             self.get(id)
         except UnknownNameError:
-            own = {"id": id, "name": checked_name(name), "note": checked_text(note, "note", MAX_NOTE)}
-            return self._insert(own | numbers)
-        return self._update(id, numbers)
+            names = {"id": id, "name": check_name(name), "note": check_text(note, "note", MAX_NOTE)}
+            return self._insert(names | columns)
+        return self._update(id, columns)
 
     def change(self, id: str, *, name: str | None = None, note: str | None = None) -> Result:
         """Give it another name, another note, or both."""
-        fields = {"name": checked_name(name)} if name is not None else {}
+        fields = {"name": check_name(name)} if name is not None else {}
         if note is not None:
-            fields["note"] = checked_text(note, "note", MAX_NOTE)
+            fields["note"] = check_text(note, "note", MAX_NOTE)
         return self._update(id, fields)
 
-    def _read(self, form: type[Value], columns: Mapping[Any, Any]) -> Any:
-        plain = {key: json.loads(value) if key in _JSON and value else value for key, value in columns.items()}
-        return form(**plain)
+    def _read(self, result_type: type[Value], columns: Mapping[Any, Any]) -> Any:
+        plain = {key: json.loads(value) if key in _JSON_COLUMNS and value else value for key, value in columns.items()}
+        return result_type(**plain)
 
 
-def _numbers(
+def _encode_columns(
     kind: Kind,
     document: Mapping[str, Any],
     headline: Mapping[str, Any],
     scenario: str | None,
-    way: Mapping[str, Any] | None,
+    override: Mapping[str, Any] | None,
     timeline: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """What a result says, as columns."""
     return {
         "kind": kind,
-        "scenario": None if scenario is None else checked_text(scenario, "scenario"),
-        "way": None if way is None else as_json(way, "way"),
-        "headline": as_json(headline, "headline"),
-        "document": as_json(document, "document"),
-        "timeline": None if timeline is None else as_json(timeline, "timeline"),
+        "scenario": None if scenario is None else check_text(scenario, "scenario"),
+        "way": None if override is None else encode_json(override, "way"),
+        "headline": encode_json(headline, "headline"),
+        "document": encode_json(document, "document"),
+        "timeline": None if timeline is None else encode_json(timeline, "timeline"),
     }
 
 

@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from crosszone.errors import InvalidError, Notice, UnknownNameError
 from crosszone.inputs.value import Value
-from crosszone.store.address import failure
+from crosszone.store.address import wrap_error
 
 MAX_ROWS = 10_000
 MAX_PAGE = 500
@@ -29,7 +29,7 @@ _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CURSOR = re.compile(r"([0-9T:.+-]{20,32})~([A-Za-z0-9_-]{1,64})")
 
 Row = TypeVar("Row", bound=Value)
-Whole = TypeVar("Whole", bound=Value)
+FullRecord = TypeVar("FullRecord", bound=Value)
 
 
 class Page(Value, Generic[Row]):
@@ -51,150 +51,152 @@ class Access:
         self._writing = engine.execution_options(crosszone_begin="BEGIN IMMEDIATE")
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def begin_read(self) -> Iterator[Connection]:
         """A transaction that only reads."""
-        with self._told(), self._engine.begin() as connection:
+        with self._translate_errors(), self._engine.begin() as connection:
             yield connection
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
+    def begin_write(self) -> Iterator[Connection]:
         """A transaction that writes; in SQLite it waits its turn at once, which a reader turned writer cannot."""
-        with self._told(), self._writing.begin() as connection:
+        with self._translate_errors(), self._writing.begin() as connection:
             yield connection
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except SQLAlchemyError as error:
-            raise failure(error, self._engine.url) from None
+            raise wrap_error(error, self._engine.url) from None
 
 
-def new_id() -> str:
+def make_id() -> str:
     """An id that nobody can guess; letters and digits, so that no command line takes it for an option."""
     return "".join(secrets.choice(ascii_letters + digits) for _ in range(16))
 
 
-class Kept(Generic[Row, Whole]):
+class SavedTable(Generic[Row, FullRecord]):
     """The rows of one table: `page`, `add`, `get`, `change`, `remove`."""
 
     table: ClassVar[sqlalchemy.Table]
-    row: ClassVar[type[Value]]
+    row_type: ClassVar[type[Value]]
     """What a list shows of it."""
-    whole: ClassVar[type[Value]]
+    record_type: ClassVar[type[Value]]
     """All of it."""
 
-    def __init__(self, access: Access, most: int = MAX_ROWS) -> None:
+    def __init__(self, access: Access, max_rows: int = MAX_ROWS) -> None:
         self._access = access
-        self.most = most
+        self.max_rows = max_rows
 
     def page(self, *, limit: int = 50, before: str | None = None) -> Page[Row]:
         """At most `limit` rows, newest first, from where `before` says; `InvalidError` when it says nothing."""
-        columns = [self.table.c[name] for name in self.row.model_fields]
-        place = tuple_(self.table.c.created, self.table.c.id)
+        columns = [self.table.c[name] for name in self.row_type.model_fields]
+        # The id breaks ties: rows of one microsecond are neither repeated nor left out by the next page.
+        position = tuple_(self.table.c.created, self.table.c.id)
         query = select(*columns).order_by(self.table.c.created.desc(), self.table.c.id.desc())
         if before is not None:
-            query = query.where(place < tuple_(*_cursor(before)))
-        with self._access.reading() as connection:
-            found = connection.execute(query.limit(min(limit, MAX_PAGE) + 1)).mappings().all()
+            query = query.where(position < tuple_(*_parse_cursor(before)))
+        with self._access.begin_read() as connection:
+            # One more than was asked for: it tells whether there is another page.
+            rows = connection.execute(query.limit(min(limit, MAX_PAGE) + 1)).mappings().all()
             total = connection.execute(select(func.count()).select_from(self.table)).scalar_one()
-        rows = [self._read(self.row, one) for one in found[: min(limit, MAX_PAGE)]]
-        more = len(found) > len(rows) and rows
-        last = found[len(rows) - 1] if more else None
-        return Page(rows=tuple(rows), before=f"{last['created']}~{last['id']}" if last else None, total=total)
+        page_rows = [self._read(self.row_type, row) for row in rows[: min(limit, MAX_PAGE)]]
+        has_more = len(rows) > len(page_rows) and page_rows
+        last = rows[len(page_rows) - 1] if has_more else None
+        return Page(rows=tuple(page_rows), before=f"{last['created']}~{last['id']}" if last else None, total=total)
 
-    def get(self, id: str) -> Whole:
+    def get(self, id: str) -> FullRecord:
         """One row with everything it holds; `UnknownNameError` when there is none."""
-        with self._access.reading() as connection:
-            return self._found(connection, id)
+        with self._access.begin_read() as connection:
+            return self._fetch(connection, id)
 
     def remove(self, id: str) -> None:
         """Forget one row; `UnknownNameError` when there is none."""
-        with self._access.writing() as connection:
-            gone = connection.execute(self.table.delete().where(self.table.c.id == _checked(id))).rowcount
-        if not gone:
-            raise _missing(id)
+        with self._access.begin_write() as connection:
+            deleted_rows = connection.execute(self.table.delete().where(self.table.c.id == _check_id(id))).rowcount
+        if not deleted_rows:
+            raise _make_missing_error(id)
 
-    def _insert(self, fields: Mapping[str, Any]) -> Whole:
-        made = {"id": new_id(), "created": now(), **fields}
-        with self._access.writing() as connection:
+    def _insert(self, fields: Mapping[str, Any]) -> FullRecord:
+        columns = {"id": make_id(), "created": format_now(), **fields}
+        with self._access.begin_write() as connection:
             count = connection.execute(select(func.count()).select_from(self.table)).scalar_one()
-            if count >= self.most:
-                raise InvalidError(Notice(code="store_full", value=count, params={"limit": self.most}))
-            connection.execute(self.table.insert().values(made))
-            return self._found(connection, made["id"])
+            if count >= self.max_rows:
+                raise InvalidError(Notice(code="store_full", value=count, params={"limit": self.max_rows}))
+            connection.execute(self.table.insert().values(columns))
+            return self._fetch(connection, columns["id"])
 
-    def _update(self, id: str, fields: Mapping[str, Any]) -> Whole:
-        with self._access.writing() as connection:
+    def _update(self, id: str, fields: Mapping[str, Any]) -> FullRecord:
+        with self._access.begin_write() as connection:
             if fields:
-                connection.execute(self.table.update().where(self.table.c.id == _checked(id)).values(fields))
-            return self._found(connection, id)
+                connection.execute(self.table.update().where(self.table.c.id == _check_id(id)).values(fields))
+            return self._fetch(connection, id)
 
-    def _found(self, connection: Connection, id: str) -> Whole:
-        query = select(self.table).where(self.table.c.id == _checked(id))
-        found = connection.execute(query).mappings().one_or_none()
-        if found is None:
-            raise _missing(id)
-        whole: Whole = self._read(self.whole, found)
-        return whole
+    def _fetch(self, connection: Connection, id: str) -> FullRecord:
+        query = select(self.table).where(self.table.c.id == _check_id(id))
+        row = connection.execute(query).mappings().one_or_none()
+        if row is None:
+            raise _make_missing_error(id)
+        record: FullRecord = self._read(self.record_type, row)
+        return record
 
-    def _read(self, form: type[Value], columns: Mapping[Any, Any]) -> Any:
+    def _read(self, result_type: type[Value], columns: Mapping[Any, Any]) -> Any:
         """A row of the database as a value."""
-        return form(**columns)
+        return result_type(**columns)
 
 
-def now() -> str:
+def format_now() -> str:
     """The time in UTC, of equal length always, so that its text sorts as it does."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
-def _checked(id: str) -> str:
+def _check_id(id: str) -> str:
     """The id, if it can be one: others never reach the database, which may refuse their characters."""
     if not _ID.fullmatch(id):
-        raise _missing(id)
+        raise _make_missing_error(id)
     return id
 
 
-def _missing(id: str) -> UnknownNameError:
+def _make_missing_error(id: str) -> UnknownNameError:
     return UnknownNameError(Notice(code="saved_missing", field="id", value=id))
 
 
-def _cursor(text: str) -> tuple[str, str]:
-    found = _CURSOR.fullmatch(text)
-    if not found:
+def _parse_cursor(text: str) -> tuple[str, str]:
+    match = _CURSOR.fullmatch(text)
+    if not match:
         raise InvalidError(Notice(code="not_a_place", field="before", value=text))
-    return found[1], found[2]
+    return match[1], match[2]
 
 
 MAX_NAME = 200
 MAX_NOTE = 10_000
 MAX_DOCUMENT = 4 * 1024 * 1024  # Bytes of a scenario, a document or a timeline
-_UNSEEN = {"Cc", "Cs", "Zl", "Zp"}  # Control characters, halves of a pair, breaks of lines
+_INVISIBLE = {"Cc", "Cs", "Zl", "Zp"}  # Control characters, halves of a pair, breaks of lines
 
 
-def checked_name(name: str) -> str:
+def check_name(name: str) -> str:
     """A name without blanks around it; `InvalidError` when it cannot be one."""
-    kept = name.strip()
-    if not 1 <= len(kept) <= MAX_NAME or any(unicodedata.category(c) in _UNSEEN for c in kept):
+    stripped = name.strip()
+    if not 1 <= len(stripped) <= MAX_NAME or any(unicodedata.category(c) in _INVISIBLE for c in stripped):
         raise InvalidError(Notice(code="saved_name", field="name", value=name, params={"limit": MAX_NAME}))
-    return kept
+    return stripped
 
 
-def checked_text(text: str, field: str, limit: int = MAX_DOCUMENT) -> str:
+def check_text(text: str, field: str, limit: int = MAX_DOCUMENT) -> str:
     """Text of at most `limit` bytes; `InvalidError` for what a database cannot keep."""
     for place, character in enumerate(text):
         if character == "\0" or "\ud800" <= character <= "\udfff":
             params = {"character": f"U+{ord(character):04X}", "place": place + 1}
             raise InvalidError(Notice(code="text_unstorable", field=field, params=params))
-    return _bounded(text, field, limit)
+    return _check_size(text, field, limit)
 
 
-def as_json(document: Any, field: str) -> str:
+def encode_json(document: Any, field: str) -> str:
     """A document as JSON in ASCII, so that no database minds its characters."""
-    return _bounded(json.dumps(document, allow_nan=False, separators=(",", ":")), field, MAX_DOCUMENT)
+    return _check_size(json.dumps(document, allow_nan=False, separators=(",", ":")), field, MAX_DOCUMENT)
 
 
-def _bounded(text: str, field: str, limit: int) -> str:
+def _check_size(text: str, field: str, limit: int) -> str:
     size = len(text.encode())
     if size > limit:
         raise InvalidError(Notice(code="saved_too_large", field=field, value=size, params={"limit": limit}))

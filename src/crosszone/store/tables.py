@@ -52,7 +52,7 @@ BUNDLES = Table(
 )
 
 
-def _registry(name: str) -> Table:
+def _make_registry(name: str) -> Table:
     return Table(
         name,
         METADATA,
@@ -64,10 +64,10 @@ def _registry(name: str) -> Table:
     )
 
 
-ENVIRONMENTS = _registry("environments")
-DATASETS = _registry("datasets")
-TRAINING_MODELS = _registry("training_models")
-MEASURED_LINKS = _registry("measured_links")
+ENVIRONMENTS = _make_registry("environments")
+DATASETS = _make_registry("datasets")
+TRAINING_MODELS = _make_registry("training_models")
+MEASURED_LINKS = _make_registry("measured_links")
 
 TASKS = Table(
     "tasks",

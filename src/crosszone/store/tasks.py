@@ -8,7 +8,7 @@ initializing -> preflight -> queued -> running -> succeeded | failed
 any live state -> stopping -> stopped;  any live state -> interrupted
 interrupted, failed, stopped -> initializing (resume);  running -> queued (the group starts again)
 
-Kept notices: a notice as it is stored with a task, in no language yet, and back.
+Stored notices: a notice as columns hold it, in no language yet, and back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sqlalchemy import Connection, func, or_, select
 
 from crosszone.errors import InvalidError, Notice, StoreError
 from crosszone.inputs.value import Value
-from crosszone.store.table import MAX_NAME, Kept, as_json, checked_name, now
+from crosszone.store.table import MAX_NAME, SavedTable, check_name, encode_json, format_now
 from crosszone.store.tables import TASK_EVENTS, TASKS
 
 State = Literal[
@@ -43,9 +43,9 @@ MOVES: Mapping[State, tuple[State, ...]] = {
     "stopped": ("initializing",),
     "interrupted": ("initializing",),
 }
-MOST_TASKS = 10_000
-MOST_EVENTS = 2_000  # Events kept of a task; the first and the newest
-_JSON = ("request", "progress", "notice")
+MAX_TASKS = 10_000
+MAX_EVENTS = 2_000  # Events kept of a task; the first and the newest
+_JSON_COLUMNS = ("request", "progress", "notice")
 
 
 class TaskRow(Value):
@@ -105,38 +105,38 @@ class Event(Value):
     """What happened."""
 
 
-class Tasks(Kept[TaskRow, Task]):
+class Tasks(SavedTable[TaskRow, Task]):
     """All tasks."""
 
-    table, row, whole = TASKS, TaskRow, Task
+    table, row_type, record_type = TASKS, TaskRow, Task
 
-    def __init__(self, access: Any, most: int = MOST_TASKS) -> None:
-        super().__init__(access, most)
+    def __init__(self, access: Any, max_rows: int = MAX_TASKS) -> None:
+        super().__init__(access, max_rows)
 
     def add(self, *, name: str, request: Mapping[str, Any], key: str | None = None) -> tuple[Task, bool]:
         """A new task, or the one that the same key made before; and whether it is new.
 
         `InvalidError` when the key came with another request before.
         """
-        asked = as_json(request, "request")
+        request_text = encode_json(request, "request")
         if key is not None and not 1 <= len(key) <= MAX_NAME:
             raise InvalidError(Notice(code="idempotency_key", field="Idempotency-Key", params={"limit": MAX_NAME}))
-        known = self._by_key(key)
-        if known is None:
-            fields = {"name": checked_name(name), "state": "initializing", "changed": now(), "key": key}
+        existing = self._find_by_key(key)
+        if existing is None:
+            fields = {"name": check_name(name), "state": "initializing", "changed": format_now(), "key": key}
             counts = {"attempt": 1, "restarts": 0, "stop_asked": False, "driven_until": 0.0}
             try:
-                made = self._insert({**fields, **counts, "request": asked, "progress": "{}"})
+                task = self._insert({**fields, **counts, "request": request_text, "progress": "{}"})
             except StoreError:
-                known = self._by_key(key)  # the same request came twice at once
-                if known is None:
+                existing = self._find_by_key(key)  # the same request came twice at once
+                if existing is None:
                     raise
             else:
-                self.tell(made.id, "created")
-                return made, True
-        if as_json(known.request, "request") != asked:
+                self.add_event(task.id, "created")
+                return task, True
+        if encode_json(existing.request, "request") != request_text:
             raise InvalidError(Notice(code="idempotency_other", field="Idempotency-Key", value=key))
-        return known, False
+        return existing, False
 
     def move(self, id: str, before: State, after: State, *, kind: str = "state", **fields: Any) -> Task | None:
         """Change a task's state, and other columns with it; None: it is not where it was thought to be, so nothing was.
@@ -145,116 +145,120 @@ class Tasks(Kept[TaskRow, Task]):
         """
         if after not in MOVES[before]:
             raise ValueError(f"a task cannot go from {before} to {after}")
-        columns = {"state": after, "changed": now(), **_columns(fields)}
-        with self._access.writing() as connection:
-            here = (TASKS.c.id == id) & (TASKS.c.state == before)
-            if not connection.execute(TASKS.update().where(here).values(columns)).rowcount:
+        columns = {"state": after, "changed": format_now(), **_encode_columns(fields)}
+        with self._access.begin_write() as connection:
+            # The state it had is part of the condition, so a move that somebody else made first is not undone.
+            is_unmoved = (TASKS.c.id == id) & (TASKS.c.state == before)
+            if not connection.execute(TASKS.update().where(is_unmoved).values(columns)).rowcount:
                 return None
             about = {"from": before, "to": after}
             if fields.get("notice"):
                 about["notice"] = fields["notice"]
-            _tell(connection, id, after, kind, about)
-            return self._found(connection, id)
+            _insert_event(connection, id, after, kind, about)
+            return self._fetch(connection, id)
 
-    def note(self, id: str, **fields: Any) -> Task:
+    def update_fields(self, id: str, **fields: Any) -> Task:
         """Change columns without changing the state: progress, plan, stop_asked, token."""
-        return self._update(id, _columns(fields))
+        return self._update(id, _encode_columns(fields))
 
-    def tell(self, id: str, kind: str, **about: Any) -> None:
+    def add_event(self, id: str, kind: str, **about: Any) -> None:
         """Add an event."""
-        with self._access.writing() as connection:
+        with self._access.begin_write() as connection:
             state = connection.execute(select(TASKS.c.state).where(TASKS.c.id == id)).scalar_one()
-            _tell(connection, id, state, kind, about)
+            _insert_event(connection, id, state, kind, about)
 
-    def events(self, id: str, *, after: int = 0, limit: int = 200) -> tuple[Event, ...]:
+    def list_events(self, id: str, *, after: int = 0, limit: int = 200) -> tuple[Event, ...]:
         """What happened to a task after an event, oldest first; `UnknownNameError` when there is no such task."""
         query = select(TASK_EVENTS).where(TASK_EVENTS.c.task == id, TASK_EVENTS.c.number > after)
-        with self._access.reading() as connection:
-            self._found(connection, id)
+        with self._access.begin_read() as connection:
+            self._fetch(connection, id)
             rows = connection.execute(query.order_by(TASK_EVENTS.c.number).limit(limit)).mappings().all()
         return tuple(
             Event(**{key: value for key, value in row.items() if key != "task"} | {"about": json.loads(row["about"])})
             for row in rows
         )
 
-    def live(self) -> tuple[Task, ...]:
+    def list_live(self) -> tuple[Task, ...]:
         """Every task that is not at an end, oldest first."""
         query = select(TASKS).where(TASKS.c.state.in_(LIVE)).order_by(TASKS.c.created, TASKS.c.id)
-        with self._access.reading() as connection:
+        with self._access.begin_read() as connection:
             return tuple(self._read(Task, row) for row in connection.execute(query).mappings().all())
 
     def claim(self, id: str, driver: str, seconds: float) -> bool:
         """Become, or stay, the one who drives a task for some seconds; False: another one does."""
-        moment = time.time()
-        free = or_(TASKS.c.driver.is_(None), TASKS.c.driver == driver, TASKS.c.driven_until < moment)
-        with self._access.writing() as connection:
-            mine = TASKS.update().where((TASKS.c.id == id) & free)
-            return bool(connection.execute(mine.values(driver=driver, driven_until=moment + seconds)).rowcount)
+        now_s = time.time()  # the clock of the wall: drivers on several machines compare it
+        is_claimable = or_(TASKS.c.driver.is_(None), TASKS.c.driver == driver, TASKS.c.driven_until < now_s)
+        # One statement with its condition: of two drivers that ask at once only one changes the row.
+        with self._access.begin_write() as connection:
+            update = TASKS.update().where((TASKS.c.id == id) & is_claimable)
+            return bool(connection.execute(update.values(driver=driver, driven_until=now_s + seconds)).rowcount)
 
     def release(self, id: str, driver: str) -> None:
         """Let go of a task, so that another one may drive it at once."""
-        with self._access.writing() as connection:
-            mine = (TASKS.c.id == id) & (TASKS.c.driver == driver)
-            connection.execute(TASKS.update().where(mine).values(driver=None, driven_until=0.0))
+        with self._access.begin_write() as connection:
+            # Another driver may have taken over since: its claim stays.
+            is_own = (TASKS.c.id == id) & (TASKS.c.driver == driver)
+            connection.execute(TASKS.update().where(is_own).values(driver=None, driven_until=0.0))
 
     def remove(self, id: str) -> None:
         """Forget a task that is at an end; `InvalidError` for a live one."""
         task = self.get(id)
         if task.state in LIVE:
             raise InvalidError(Notice(code="task_live", field="id", value=id, params={"state": task.state}))
-        with self._access.writing() as connection:
+        with self._access.begin_write() as connection:
             connection.execute(TASK_EVENTS.delete().where(TASK_EVENTS.c.task == id))
             connection.execute(TASKS.delete().where(TASKS.c.id == id))
 
-    def _by_key(self, key: str | None) -> Task | None:
+    def _find_by_key(self, key: str | None) -> Task | None:
         if key is None:
             return None
-        with self._access.reading() as connection:
-            found = connection.execute(select(TASKS).where(TASKS.c.key == key)).mappings().one_or_none()
-        return None if found is None else self._read(Task, found)
+        with self._access.begin_read() as connection:
+            row = connection.execute(select(TASKS).where(TASKS.c.key == key)).mappings().one_or_none()
+        return None if row is None else self._read(Task, row)
 
-    def _read(self, form: type[Value], columns: Mapping[Any, Any]) -> Any:
-        plain = {key: json.loads(value) if key in _JSON and value else value for key, value in columns.items()}
+    def _read(self, result_type: type[Value], columns: Mapping[Any, Any]) -> Any:
+        plain = {key: json.loads(value) if key in _JSON_COLUMNS and value else value for key, value in columns.items()}
         if plain.get("plan") is not None:
             plain["plan"] = json.loads(zlib.decompress(plain["plan"]))
-        return form(**plain)
+        return result_type(**plain)
 
 
-def _columns(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _encode_columns(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Values as their columns hold them."""
     plain = dict(fields)
-    for key in _JSON:
+    for key in _JSON_COLUMNS:
         if plain.get(key) is not None:
-            plain[key] = as_json(plain[key], key)
+            plain[key] = encode_json(plain[key], key)
     if plain.get("plan") is not None:
+        # Most of a plan are the scripts of its nodes, which are nearly alike.
         plain["plan"] = zlib.compress(json.dumps(plain["plan"], separators=(",", ":")).encode())
     return plain
 
 
-def _tell(connection: Connection, id: str, state: str, kind: str, about: Mapping[str, Any]) -> None:
+def _insert_event(connection: Connection, id: str, state: str, kind: str, about: Mapping[str, Any]) -> None:
     """Add an event; of very many, those in the middle are forgotten."""
-    mine = TASK_EVENTS.c.task == id
-    last = connection.execute(select(func.max(TASK_EVENTS.c.number)).where(mine)).scalar_one() or 0
+    of_task = TASK_EVENTS.c.task == id
+    last = connection.execute(select(func.max(TASK_EVENTS.c.number)).where(of_task)).scalar_one() or 0
     event = {
         "task": id,
         "number": last + 1,
-        "at": now(),
+        "at": format_now(),
         "state": state,
         "kind": kind,
-        "about": as_json(about, "about"),
+        "about": encode_json(about, "about"),
     }
     connection.execute(TASK_EVENTS.insert().values(event))
-    if last >= MOST_EVENTS:
-        middle = mine & (TASK_EVENTS.c.number == last + 1 - MOST_EVENTS // 2)
+    if last >= MAX_EVENTS:
+        middle = of_task & (TASK_EVENTS.c.number == last + 1 - MAX_EVENTS // 2)
         connection.execute(TASK_EVENTS.delete().where(middle))
 
 
-def kept(notice: Notice) -> dict[str, Any]:
+def encode_notice(notice: Notice) -> dict[str, Any]:
     """A notice as plain values."""
     plain = {"code": notice.code, "field": notice.field, "value": notice.value, "level": notice.level}
     return {**plain, "params": dict(notice.params)}
 
 
-def notice_of(plain: Mapping[str, Any]) -> Notice:
-    """The notice that was kept."""
+def decode_notice(plain: Mapping[str, Any]) -> Notice:
+    """The notice that was stored."""
     return Notice(**{key: plain[key] for key in ("code", "field", "value", "level", "params") if key in plain})

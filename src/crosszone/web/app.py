@@ -61,7 +61,7 @@ def create_app(
         service=Service(open_tables),
         auth=auth,
     )
-    driver = TaskDriver(state.service.engine()) if drive else None
+    driver = TaskDriver(state.service.get_engine()) if drive else None
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

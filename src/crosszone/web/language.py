@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Query
 from starlette.requests import Request
 
-from crosszone.store.tasks import Event, notice_of
+from crosszone.store.tasks import Event, decode_notice
 from crosszone.text import DEFAULT_LANGUAGE, LANGUAGES
 
 
@@ -57,7 +57,7 @@ def localize_notice(stored: Mapping[str, Any] | None, language: str) -> dict[str
     """A stored notice in the form every surface sends; None: there is none."""
     if stored is None:
         return None
-    return notice_of(stored).as_dict(language)
+    return decode_notice(stored).as_dict(language)
 
 
 def localize_event(event: Event, language: str) -> dict[str, Any]:

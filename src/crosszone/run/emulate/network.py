@@ -1,9 +1,9 @@
 """Network: machines of several zones on this one, and the links between them, as long as it is open.
 
-    with Network.of(cluster) as network:
+    with Network.from_cluster(cluster) as network:
         node = network.nodes[0]
         node.machine.call("survey.collect_facts", folder="/tmp")
-        network.traffic()["beijing-a", "shanghai-a"].bytes
+        network.read_counters()["beijing-a", "shanghai-a"].bytes
 
 Each node is a set of Linux namespaces with one interface, `wan0`; a program of ours (`zones.c`) carries their packets
 with the delay, rate and loss of the scenario's links, through a shared uplink and downlink for each zone. It ends with
@@ -38,11 +38,11 @@ from crosszone.run.machine import BOOT, WAIT_S, run_request
 
 INTERFACE = "wan0"
 CONTROL_ADDRESS = "10.77.255.254"  # Of the node that belongs to no zone
-MOST_NODES = 250
+MAX_NODES = 250
 _COUNTER = struct.Struct("6Q")
 
 
-class Traffic(NamedTuple):
+class PacketCounters(NamedTuple):
     """What went from one zone to another."""
 
     packets: int
@@ -58,7 +58,7 @@ class Traffic(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inside:
+class NamespaceMachine:
     """The machine that an emulated node is."""
 
     name: str
@@ -72,10 +72,10 @@ class Inside:
     @property
     def command_prefix(self) -> list[str]:
         """What goes before a command that is to run there."""
-        inside = ["nsenter", f"--target={self.pid}", "--net", "--pid", "--mount", "--uts", "--"]
-        own = ["env", f"TMPDIR={self.temporary}"] if self.temporary else []
+        namespaces = ["nsenter", f"--target={self.pid}", "--net", "--pid", "--mount", "--uts", "--"]
+        temporary_folder = ["env", f"TMPDIR={self.temporary}"] if self.temporary else []
         pinned = ["taskset", "--cpu-list", ",".join(map(str, self.cores))] if self.cores else []
-        return [*inside, *own, *pinned]
+        return [*namespaces, *temporary_folder, *pinned]
 
     def call(self, function: str, *, payload: bytes = b"", wait_s: float = WAIT_S, **arguments: Any) -> Any:
         """As `Machine.call`."""
@@ -90,7 +90,7 @@ class EmulatedNode:
 
     zone: str
     address: str
-    machine: Inside
+    machine: NamespaceMachine
 
 
 class Network:
@@ -104,22 +104,22 @@ class Network:
         self._process: subprocess.Popen[str] | None = None
 
     @classmethod
-    def of(cls, cluster: Cluster, *, seed: int = 0) -> Self:
+    def from_cluster(cls, cluster: Cluster, *, seed: int = 0) -> Self:
         """The network of a cluster's zones, nodes and links."""
         zones = tuple(zone.name for zone in cluster.zones)
         places, lines = [], [f"seed {seed}", f"node control {CONTROL_ADDRESS} -1"]
         for number, zone in enumerate(cluster.zones):
             for index in range(zone.node_count):
-                address = address_of(number, index)
+                address = make_address(number, index)
                 places.append((f"{number}-{index}", zone.name, address))
                 lines.append(f"node zone{number}-node{index} {address} {number}")
             if zone.uplink_gbps is not None:
                 lines.append(f"up {number} {zone.uplink_gbps * 1e9:.0f}")
-            into = zone.downlink_gbps if zone.downlink_gbps is not None else zone.uplink_gbps
-            if into is not None:
-                lines.append(f"down {number} {into * 1e9:.0f}")
-        if len(places) > MOST_NODES:
-            raise MachineError(Notice(code="emulate_too_many", value=len(places), params={"limit": MOST_NODES}))
+            downlink_gbps = zone.downlink_gbps if zone.downlink_gbps is not None else zone.uplink_gbps
+            if downlink_gbps is not None:
+                lines.append(f"down {number} {downlink_gbps * 1e9:.0f}")
+        if len(places) > MAX_NODES:
+            raise MachineError(Notice(code="emulate_too_many", value=len(places), params={"limit": MAX_NODES}))
         for (first, second), link in zone_links(cluster).items():
             delay, loss = link.rtt_ms.expected * 1e6 / 2, link.loss_pct / 100
             lines.append(f"link {first} {second} {link.gbps * 1e9:.0f} {delay:.0f} {loss:.9f}")
@@ -128,7 +128,7 @@ class Network:
 
     def __enter__(self) -> Self:
         self._require()
-        program = built()
+        program = build_relay()
         (self.folder / "plan").write_text(self.plan, encoding="ascii")
         # In a session of its own: what a terminal sends to us (Ctrl-C) is ours to answer; it ends when we do.
         self._process = subprocess.Popen(
@@ -139,23 +139,25 @@ class Network:
             text=True,
             start_new_session=True,
         )
-        said = self._process.stdout.readline() if self._process.stdout else ""
-        if not said.startswith("ready"):
-            told = self._process.stderr.read() if self._process.stderr else ""
+        greeting = self._process.stdout.readline() if self._process.stdout else ""
+        if not greeting.startswith("ready"):
+            errors = self._process.stderr.read() if self._process.stderr else ""
             self.close()
-            reason = (told.strip().splitlines() or ["it ended without a word"])[-1]
+            reason = (errors.strip().splitlines() or ["it ended without a word"])[-1]
             raise MachineError(Notice(code="emulate_failed", params={"reason": reason}))
-        first, *pids = [int(word) for word in said.split()[1:]]
-        self.control = EmulatedNode(zone="", address=CONTROL_ADDRESS, machine=Inside(name="control", pid=first))
+        first, *pids = [int(word) for word in greeting.split()[1:]]
+        self.control = EmulatedNode(
+            zone="", address=CONTROL_ADDRESS, machine=NamespaceMachine(name="control", pid=first)
+        )
         temporary = self.folder / "tmp"
         temporary.mkdir()
         self.nodes = tuple(
             EmulatedNode(
                 zone=zone,
                 address=address,
-                machine=Inside(name=f"{zone}-{name}", pid=pid, cores=own, temporary=str(temporary)),
+                machine=NamespaceMachine(name=f"{zone}-{name}", pid=pid, cores=cores, temporary=str(temporary)),
             )
-            for pid, own, (name, zone, address) in zip(pids, shares(len(pids)), self.places, strict=True)
+            for pid, cores, (name, zone, address) in zip(pids, split_cores(len(pids)), self.places, strict=True)
         )
         return self
 
@@ -179,15 +181,15 @@ class Network:
                 process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def traffic(self) -> dict[tuple[str, str], Traffic]:
+    def read_counters(self) -> dict[tuple[str, str], PacketCounters]:
         """What each pair of zones has sent so far, by sender and receiver."""
         raw = (self.folder / "counters").read_bytes()
-        found = {}
-        for at, (packets, carried, lost, dropped, late, latest) in enumerate(_COUNTER.iter_unpack(raw)):
-            pair = self.zones[at // len(self.zones)], self.zones[at % len(self.zones)]
-            mean = late / packets / 1e6 if packets else 0.0
-            found[pair] = Traffic(packets, carried, lost, dropped, mean, latest / 1e6)
-        return found
+        counters = {}
+        for index, (packets, carried, lost, dropped, late, latest) in enumerate(_COUNTER.iter_unpack(raw)):
+            pair = self.zones[index // len(self.zones)], self.zones[index % len(self.zones)]
+            mean_late_ms = late / packets / 1e6 if packets else 0.0
+            counters[pair] = PacketCounters(packets, carried, lost, dropped, mean_late_ms, latest / 1e6)
+        return counters
 
     @cached_property
     def folder(self) -> Path:
@@ -197,29 +199,29 @@ class Network:
     @staticmethod
     def _require() -> None:
         """Refuse where the kernel will not let us."""
-        missing = why_not()
-        if missing:
-            raise MachineError(missing)
+        problem = find_problem()
+        if problem:
+            raise MachineError(problem)
 
 
-def address_of(zone: int, index: int) -> str:
+def make_address(zone: int, index: int) -> str:
     """The address of a zone's node, both by number."""
     return f"10.77.{zone}.{index + 1}"
 
 
-def shares(nodes: int) -> list[tuple[int, ...]]:
+def split_cores(nodes: int) -> list[tuple[int, ...]]:
     """The processors of each node: equal shares of those we may use, so that nodes do not take each other's.
 
     Where there are more nodes than processors, several share one.
     """
-    have = sorted(os.sched_getaffinity(0))
-    each = len(have) // nodes if nodes else 0
-    if not each:
-        return [(have[index % len(have)],) for index in range(nodes)]
-    return [tuple(have[index * each : (index + 1) * each]) for index in range(nodes)]
+    cores = sorted(os.sched_getaffinity(0))
+    cores_per_node = len(cores) // nodes if nodes else 0
+    if not cores_per_node:
+        return [(cores[index % len(cores)],) for index in range(nodes)]
+    return [tuple(cores[index * cores_per_node : (index + 1) * cores_per_node]) for index in range(nodes)]
 
 
-def why_not() -> Notice | None:
+def find_problem() -> Notice | None:
     """Why zones cannot be emulated on this machine; None: they can."""
     if not sys.platform.startswith("linux"):
         return Notice(code="emulate_linux", value=sys.platform)
@@ -230,15 +232,15 @@ def why_not() -> Notice | None:
     for tool in ("nsenter", "unshare", "taskset", "cc"):
         if shutil.which(tool) is None:
             return Notice(code="emulate_tool", value=tool)
-    words = ["unshare", "--net", "--pid", "--mount", "--uts", "--fork", "--mount-proc", "true"]
-    tried = subprocess.run(words, capture_output=True, text=True, check=False)
-    if tried.returncode != 0:
-        reason = (tried.stderr.strip().splitlines() or ["unshare failed"])[-1]
+    command = ["unshare", "--net", "--pid", "--mount", "--uts", "--fork", "--mount-proc", "true"]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode != 0:
+        reason = (process.stderr.strip().splitlines() or ["unshare failed"])[-1]
         return Notice(code="emulate_failed", params={"reason": reason})
     return None
 
 
-def built() -> Path:
+def build_relay() -> Path:
     """The relay, compiled for this machine once for each text of it."""
     source = (files("crosszone.run.emulate") / "zones.c").read_bytes()
     program = home() / "cache" / f"zones-{hashlib.sha256(source).hexdigest()[:16]}"
@@ -246,11 +248,13 @@ def built() -> Path:
         return program
     program.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=program.parent) as folder:
-        text, made = Path(folder) / "zones.c", Path(folder) / "zones"
-        text.write_bytes(source)
-        done = subprocess.run(["cc", "-O2", "-o", str(made), str(text)], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            reason = (done.stderr.strip().splitlines() or ["cc failed"])[0]
+        source_file, compiled = Path(folder) / "zones.c", Path(folder) / "zones"
+        source_file.write_bytes(source)
+        process = subprocess.run(
+            ["cc", "-O2", "-o", str(compiled), str(source_file)], capture_output=True, text=True, check=False
+        )
+        if process.returncode != 0:
+            reason = (process.stderr.strip().splitlines() or ["cc failed"])[0]
             raise MachineError(Notice(code="emulate_failed", params={"reason": reason}))
-        os.replace(made, program)
+        os.replace(compiled, program)
     return program

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class RemoteError(Exception):
-    """Raised on the machine, told to the user by whoever asked."""
+    """Raised on the machine, shown to the user by whoever sent the request."""
 
     def __init__(self, code: str, **details: object) -> None:
         super().__init__(code)
@@ -14,5 +14,5 @@ class RemoteError(Exception):
 
 
 def expand_path(folder: str | Path) -> Path:
-    """The folder, whole."""
+    """The folder as an absolute path; `~` is the home of whoever runs this."""
     return Path(folder).expanduser().absolute()

@@ -40,7 +40,7 @@ from crosszone.run.runners.runner import (
     drop_shared_metrics,
     stop_lost_nodes,
 )
-from crosszone.run.work import Work
+from crosszone.run.work import TaskWork
 
 VERSION = "v1alpha1"
 TASK, TOKEN = "crosszone/task", "crosszone/token"
@@ -64,7 +64,7 @@ class KubernetesRunner:
     """The nodes of one task."""
 
     task: str
-    work: Work
+    work: TaskWork
     environments: Mapping[str, Environment]
     port: int
     """At which ranks meet on the first node."""
@@ -145,7 +145,7 @@ class KubernetesRunner:
         return runtime, job
 
     def poll(self, token: str) -> tuple[NodeStatus, ...]:
-        """As `Runner.look`."""
+        """As `Runner.poll`."""
         try:
             job = self._call_api("GET", f"{self._jobs_path}/{name_objects(token)}")
             if job is None:

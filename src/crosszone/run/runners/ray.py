@@ -36,7 +36,7 @@ from crosszone.run.runners.runner import (
     build_start_files,
     drop_shared_metrics,
 )
-from crosszone.run.work import Work, WorkNode
+from crosszone.run.work import TaskWork, WorkNode
 
 LOCAL_SERVER = "http://127.0.0.1:8265"  # Job server of this machine (DEFAULT_DASHBOARD_PORT)
 SERVER_VARIABLE, TOKEN_VARIABLE = "RAY_API_SERVER_ADDRESS", "RAY_AUTH_TOKEN"
@@ -102,7 +102,7 @@ class RayRunner:
     """The nodes of one task."""
 
     task: str
-    work: Work
+    work: TaskWork
     environments: Mapping[str, Environment]
     port: int
     """At which ranks meet on the first node."""
@@ -148,7 +148,7 @@ class RayRunner:
                 raise
 
     def poll(self, token: str) -> tuple[NodeStatus, ...]:
-        """As `Runner.look`."""
+        """As `Runner.poll`."""
         try:
             job = self._get_job(token)
             if job is None:
@@ -266,8 +266,8 @@ class RayRunner:
         """Jobs of this task, the latest last."""
         rows = json.loads(self._call_api("GET", "/api/jobs/") or b"[]")
         submitted = [row for row in rows if row.get("submission_id")]
-        own = [row for row in submitted if (row.get("metadata") or {}).get("crosszone_task") == self.task]
-        return sorted(own, key=lambda row: row.get("start_time") or 0)
+        own_jobs = [row for row in submitted if (row.get("metadata") or {}).get("crosszone_task") == self.task]
+        return sorted(own_jobs, key=lambda row: row.get("start_time") or 0)
 
     def _find_latest_token(self) -> str | None:
         """Token of the latest start."""

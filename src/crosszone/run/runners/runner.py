@@ -27,7 +27,7 @@ from pydantic import Field
 from crosszone.inputs.value import Value
 from crosszone.run.machine import BOOT, pack_request
 from crosszone.run.remote.scheduled import METRICS_PREFIX, NODE_VARIABLE, STATE_NAME
-from crosszone.run.work import Work, WorkNode
+from crosszone.run.work import TaskWork, WorkNode
 
 STOP_S = 6.0  # How long ranks have to write a checkpoint when they are told to stop; then they are killed
 REPORTED_LOG_MIB = 8.0  # Of a node's logs: a kubelet rotates a pod's log at 10 MiB, and what is rotated is not read
@@ -130,7 +130,7 @@ class LogReportedNode:
         return {"size": len(data), "offset": begin}, data[begin : begin + max_bytes]
 
 
-def build_start_files(work: Work, token: str, port: int, python: str) -> dict[str, bytes]:
+def build_start_files(work: TaskWork, token: str, port: int, python: str) -> dict[str, bytes]:
     """What is added to the bundle: a script for each node, and the request that all of them read."""
     return {
         f"{START_FOLDER}/request": build_request(token, port),

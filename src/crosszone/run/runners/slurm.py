@@ -31,7 +31,7 @@ from crosszone.run.remote.common import expand_path
 from crosszone.run.remote.supervisor import list_files, read_state
 from crosszone.run.runners.runner import STOP_S, NodeStatus, stop_lost_nodes
 from crosszone.run.runners.supervised import PYTHON_FIRST, RANK_LOGS
-from crosszone.run.work import Work, WorkNode
+from crosszone.run.work import TaskWork, WorkNode
 
 # States of a job that has ended (squeue(1) of Slurm 22.05, JOB STATE CODES).
 END_STATES = (
@@ -68,7 +68,7 @@ class SlurmRunner:
 
     task: str
     """Id of the task, the name of its folder."""
-    work: Work
+    work: TaskWork
     environments: Mapping[str, Environment]
     port: int
     """At which ranks meet on the first node."""
@@ -115,7 +115,7 @@ class SlurmRunner:
                 raise
 
     def poll(self, token: str) -> tuple[NodeStatus, ...]:
-        """As `Runner.look`."""
+        """As `Runner.poll`."""
         try:
             jobs = self.list_jobs(token)
         except MachineError as error:

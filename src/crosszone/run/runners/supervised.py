@@ -12,7 +12,7 @@ from crosszone.errors import MachineError
 from crosszone.inputs.environment import Environment
 from crosszone.run.machine import Machine
 from crosszone.run.runners.runner import STOP_S, NodeStatus
-from crosszone.run.work import Work, WorkNode
+from crosszone.run.work import TaskWork, WorkNode
 
 Answer = TypeVar("Answer")
 MAX_PARALLEL_CALLS = 32  # Machines that are asked at the same time
@@ -27,7 +27,7 @@ class SupervisedRunner:
 
     task: str
     """Id of the task, the name of its folder."""
-    work: Work
+    work: TaskWork
     environments: Mapping[str, Environment]
     machines: Mapping[str, Machine]
     """By environment."""
@@ -49,7 +49,7 @@ class SupervisedRunner:
         self._call_each(lambda node: self._call(node, "supervisor.start", **self._build_start_arguments(node, token)))
 
     def poll(self, token: str) -> tuple[NodeStatus, ...]:
-        """As `Runner.look`."""
+        """As `Runner.poll`."""
         return tuple(self._call_each(lambda node: self._poll_node(node, token)))
 
     def stop(self, token: str) -> tuple[NodeStatus, ...]:

@@ -17,9 +17,9 @@ from crosszone.inputs.document import dump_yaml, parse_document
 from crosszone.inputs.environment import Environment, MeasuredLink, Status
 from crosszone.inputs.value import Name, Value
 from crosszone.run import imports
-from crosszone.run.chosen import Chosen
-from crosszone.run.registry import Sort, forget, sifted
-from crosszone.run.request import MOST_NODES, TaskRequest
+from crosszone.run.environments import Sort, filter_environments, remove_environments
+from crosszone.run.request import MAX_NODES, TaskRequest
+from crosszone.run.work import TaskPreview
 from crosszone.store.registered import Entry
 from crosszone.web.answers import Json, errors_documented
 from crosszone.web.body import ApiRoute, document_example
@@ -114,7 +114,7 @@ class MeasureLinkBody(Value):
 class ClusterBody(Value):
     """Environments that make up a cluster."""
 
-    nodeIds: Annotated[tuple[Name, ...], Field(min_length=1, max_length=MOST_NODES)]
+    nodeIds: Annotated[tuple[Name, ...], Field(min_length=1, max_length=MAX_NODES)]
     """Their ids, the master first."""
 
 
@@ -147,7 +147,7 @@ def list_environments(
     }
     # What can be filtered by is listed of all of them, so that a filter can be taken back.
     answer = EnvironmentList(
-        entries=tuple(sifted(entries, filters, sort=sort, descending=order == "desc")),
+        entries=tuple(filter_environments(entries, filters, sort=sort, descending=order == "desc")),
         zones=_list_distinct(entry.value.zone for entry in entries),
         gpus=_list_distinct(entry.value.gpu for entry in entries),
         types=_list_distinct(entry.value.type for entry in entries),
@@ -171,7 +171,7 @@ add_registry_routes(
     EXAMPLE,
     "an environment",
     # not the registry alone: its measured links go with it, and one that a live task uses stays
-    forget=lambda state, id: forget(state.store, [id]),
+    forget=lambda state, id: remove_environments(state.store, [id]),
 )
 
 
@@ -212,13 +212,13 @@ def measure_link(body: MeasureLinkBody, state: State) -> Json:
 def build_cluster(body: ClusterBody, state: State) -> Json:
     """Give environments with their measured links as the cluster of a scenario."""
     with map_store_errors():
-        cluster = state.service.cluster(body.nodeIds)
+        cluster = state.service.build_cluster(body.nodeIds)
     return Json({"cluster": cluster, "text": dump_yaml({"cluster": cluster})})
 
 
 @router.post(
     "/selection",
-    response_model=Chosen,
+    response_model=TaskPreview,
     responses=errors_documented(400, 403, 413, 415, 503),
     openapi_extra=document_example({"modelId": "llama-2-7b", "distributedConfig": {"nodeIds": [EXAMPLE["id"]]}}),
 )

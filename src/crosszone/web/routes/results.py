@@ -32,7 +32,7 @@ from crosszone.inputs.value import parse
 from crosszone.predict.answer import answer, build_predictor_from
 from crosszone.predict.prediction import Prediction
 from crosszone.predict.predictor import Predictor
-from crosszone.run.history import RUN
+from crosszone.run.history import RUN_KEY
 from crosszone.schedule.measured import read_measured
 from crosszone.schedule.timeline import PHASES, Timeline, build_view
 from crosszone.store import Page, Result, ResultRow
@@ -305,7 +305,7 @@ def _read_compared(result: Result) -> Compared:
     try:
         if result.kind != "predicted":
             # What a training run says of itself is kept with its figures, but is none of them.
-            figures = {key: value for key, value in result.document.items() if key != RUN}
+            figures = {key: value for key, value in result.document.items() if key != RUN_KEY}
             outcome = outcome_of_figures(parse(Figures, figures), phases)
             return Compared(result.name, result.kind, outcome, None, result.id)
         prediction = parse(Prediction, result.document)

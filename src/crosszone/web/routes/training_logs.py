@@ -17,9 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from crosszone.errors import CrossZoneError
-from crosszone.run.logs import MOST_BYTES, LogFile, LogPart
-from crosszone.run.monitor import Twin
-from crosszone.run.monitor import worded as worded_twin
+from crosszone.run.logs import MAX_PART_BYTES, LogFile, LogPart
+from crosszone.run.monitor import RunComparison, localize_comparison
 from crosszone.store.tasks import LIVE
 from crosszone.store.tasks import State as TaskState
 from crosszone.web.answers import Json, error_body, errors_documented, json_bytes
@@ -94,7 +93,9 @@ async def list_events(
         with map_store_errors():
             # The task before its events: one that ends in between is told to be live, and looked at once more.
             entry = build_task_entry(tasks.get(id), language)
-            return [localize_event(event, language) for event in tasks.events(id, after=behind, limit=limit)], entry
+            return [
+                localize_event(event, language) for event in tasks.list_events(id, after=behind, limit=limit)
+            ], entry
 
     def read_update() -> Update:
         nonlocal last_number, last_progress
@@ -118,7 +119,7 @@ async def list_events(
 def list_logs(id: Id, state: State) -> Json:
     """List the logs of a task: of each node, and of each rank."""
     with map_store_errors():
-        return Json({"files": [log.model_dump(mode="json") for log in state.service.logs(id)]})
+        return Json({"files": [log.model_dump(mode="json") for log in state.service.list_logs(id)]})
 
 
 @router.get(
@@ -137,7 +138,7 @@ async def read_log(
     offset: Annotated[
         int, Query(ge=-BIGGEST, le=BIGGEST, description="Byte to begin at; less than 0: counted from the end.")
     ] = 0,
-    most: Annotated[int, Query(ge=1, le=MOST_BYTES, description="Most bytes to answer.")] = 65536,
+    most: Annotated[int, Query(ge=1, le=MAX_PART_BYTES, description="Most bytes to answer.")] = 65536,
     follow: Annotated[bool, Query(description="Stream what comes, until the task ends.")] = False,
     last_event_id: Annotated[str | None, Header(max_length=100, description="Of a stream: go on there.")] = None,
 ) -> Response:
@@ -145,7 +146,7 @@ async def read_log(
 
     def read_part(begin: int) -> LogPart:
         with map_store_errors():
-            return state.service.log(id, node=node, name=name, offset=begin, most=most)
+            return state.service.read_log(id, node=node, name=name, offset=begin, max_bytes=most)
 
     first = await run_in_threadpool(read_part, _parse_event_id(last_event_id) or offset)
     if not follow:
@@ -175,14 +176,14 @@ def list_metrics(
 ) -> Json:
     """List what steps measured: loss, tokens/s, and where their time went."""
     with map_store_errors():
-        return Json({"rows": list(state.service.metrics(id, after=after, limit=limit))})
+        return Json({"rows": list(state.service.read_metrics(id, after=after, limit=limit))})
 
 
-@router.get("/{id}/twin", response_model=Twin, responses=errors_documented(404, 409, 424, 503))
+@router.get("/{id}/twin", response_model=RunComparison, responses=errors_documented(404, 409, 424, 503))
 def compare_with_prediction(id: Id, state: State, language: Language) -> Json:
     """Compare the run with its prediction, part by part, and name what drifts."""
     with map_store_errors():
-        return Json(worded_twin(state.service.twin(id), language).model_dump(mode="json"))
+        return Json(localize_comparison(state.service.compare_run(id), language).model_dump(mode="json"))
 
 
 def _stream_response(read_update: Callable[[], Update], language: str) -> StreamingResponse:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from crosszone.predict.prediction import Triple
-from crosszone.run.request import TaskRequest, created
+from crosszone.run.request import TaskRequest, describe_created
 from crosszone.store.tasks import Event, Task, TaskRow, Tasks
 from crosszone.store.tasks import State as TaskState
 from crosszone.text import label
@@ -160,7 +160,7 @@ def create_task(
     """Create a task; it starts as soon as its checks pass."""
     with map_store_errors(unknown=422):  # a name that is not known stands in the body, not in the address
         task, resolved, _ = state.service.create(body, key=idempotency_key)
-    return Json(created(resolved, task.id, task.state, label("task_created", language)))
+    return Json(describe_created(resolved, task.id, task.state, label("task_created", language)))
 
 
 @router.get("", response_model=TaskList, responses=errors_documented(503))
@@ -207,7 +207,7 @@ def delete_task(id: Id, state: State) -> Response:
 
 
 def _answer_task(state: AppState, task: Task, language: str) -> Json:
-    return Json(build_task_body(task, state.store.tasks.events(task.id, limit=MOST_EVENTS), language))
+    return Json(build_task_body(task, state.store.tasks.list_events(task.id, limit=MOST_EVENTS), language))
 
 
 def _read_page(
