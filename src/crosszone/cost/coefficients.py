@@ -55,7 +55,7 @@ class Coefficients:
     tile: Numbers
     """Share of a matmul's operand traffic that adds to its arithmetic."""
     batched: Numbers
-    """Share of the 16-bit peak of batched products (unfused attention)."""
+    """Share of the 16-bit peak of batched matmuls (unfused attention)."""
     memory: Numbers
     """Share of the memory rate that elementwise kernels reach."""
     flash_backward: Numbers
@@ -67,7 +67,7 @@ class Coefficients:
     plain_launch: Numbers
     """Launch time of a layer with such a softmax over one with the fused."""
     sink_traffic: Numbers
-    """The same for attention with sinks."""
+    """Passes over the score matrix of attention with sinks, as `score_traffic`."""
     grouped: Numbers
     """Rate of grouped (expert) matmuls over dense ones."""
     elementwise: Numbers
@@ -79,7 +79,7 @@ class Coefficients:
     cast: Numbers
     """Passes over the inputs of linear layers to quantise them."""
     unaligned: Numbers
-    """Time of the head's product where the vocabulary is no multiple of 8, over an aligned one."""
+    """Time of the head's matmul where the vocabulary is no multiple of 8, over an aligned one."""
     head_traffic: Numbers
     """Bytes moved per logit by the loss, forward and backward."""
     optimizer_traffic: Numbers
@@ -150,6 +150,7 @@ class Coefficients:
 # Coefficients that the rate of a GPU's work is proportional to.
 RATES = ("matmul", "matmul_fp8", "flash", "batched", "memory", "host_update_per_s")
 # Coefficients that the time of its work is proportional to.
+# `tile` too: it is a share of the time that the datasheet's memory rate gives, and that rate stays. [O1]
 TIMES = ("tile", "host_s", "collective_host_s", "moe_s", "step_s")
 
 
@@ -256,6 +257,7 @@ def checked(name: str, document: Document) -> dict[str, Any]:
 
 
 def _plain_values(home: Home) -> dict[str, Any]:
+    # unset fields stay out: `Profiles.gpu_profile` tells families by whether they name an architecture at all
     return home.model_dump(exclude_unset=True)
 
 

@@ -133,6 +133,7 @@ def ring_share(ranks: Numbers) -> Any:
 def ring_rate(ranks: Any, stride: Any, local_gpus: Any, link_rate: Any, nic_rate: Any) -> Any:
     """Bytes/s of a ring: the fast link where no network is crossed, else the NICs of all local members. [X5]"""
     local = np.minimum(np.maximum(np.floor(local_gpus / stride), 1.0), ranks)
+    # the least of both: every byte also passes the links inside the node on its way round
     return np.where(ranks * stride <= local_gpus, link_rate, np.minimum(link_rate, local * nic_rate))
 
 
@@ -213,6 +214,7 @@ def all_to_all(size_bytes: Any, ring: Ring) -> CollectiveCost:
     (n-1)/n of the bytes leave a rank; latency is paid once per batch of messages in flight together.
     """
     n, size = as_array(ring.ranks), as_array(size_bytes)
+    # NCCL works on eight messages of a channel at a time (links.yaml: nccl-device)
     batches = np.ceil((n - 1.0) / figure("collective", "messages_at_once"))
     calls, sent = _count_calls(size), ring_share(n) * size
     seconds = _sum_seconds(sent, ring, None, calls, batches)
@@ -236,7 +238,9 @@ def expert_all_to_all(
     sent every copy to its rank, so that all copies run at its rate. [C15]
     """
     domains = named("expert_domains", ranks / ranks_per_domain)
+    # share of the other domains that hold one of a token's experts, these drawn evenly and apart from each other
     remote = (domains - 1.0) * (1.0 - (1.0 - 1.0 / domains) ** np.maximum(top_k, 1.0))
+    # 2: out to the experts and back
     near_bytes = named("all_to_all.near_bytes", 2.0 * size_bytes * top_k * (1.0 - 1.0 / ranks))
     far_bytes = named("all_to_all.far_bytes", 2.0 * size_bytes * remote)
     joined = as_array(fast_gpus) > 1  # without a fast link the same bytes go over PCIe
@@ -270,6 +274,7 @@ def _sum_seconds(item_bytes: Any, ring: Ring, items: Any, calls: Any, steps: Any
     rate, latency_s = ring.link
     item_s = item_bytes / rate if ring.slowdown is None else ring.slowdown * item_bytes / rate
     seconds = item_s if items is None else items * item_s
+    # tensor and expert rings have none: a search is spared two operations on whole arrays of zeros
     if np.any(latency_s):
         seconds = seconds + calls * (steps * latency_s)
     if np.any(ring.start_s):

@@ -30,6 +30,7 @@ RECOMPUTE = {"none": 0, "selective": 1, "full": 2}
 OFFLOAD = {"none": 0, "optimizer": 1, "optimizer+weights": 2}
 PATH_BITS = {"fp32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "fp4": 4}
 # fp8 with block scales, and with one scale per row: codes of their own beside the bits of the path.
+# Below 16, for `path < 16` means that inputs are cast, and other than 4 and 8, for these are looked for by number.
 MXFP8, ROWWISE = 7, 6
 
 Column = TypeVar("Column")
@@ -202,7 +203,7 @@ class StackColumns:
     """What a software stack does, as switches (1: yes), and how old it is."""
 
     unfused: Numbers
-    """Attention as two products and a softmax."""
+    """Attention as two matmuls and a softmax."""
     triton: Numbers
     """The fused attention is a Triton kernel."""
     launch_added: Numbers
@@ -231,6 +232,7 @@ def model_columns(model: Model, *, vocab_multiple: int = 1, tp: int = 1) -> Mode
     rows = model.embedding_rows
     if model.vocab_padded_to is None and vocab_multiple > 1:
         unit = vocab_multiple * tp
+        # Megatron-LM's make-vocab-size-divisible-by: each tensor-parallel rank has equally many rows (frameworks.yaml)
         rows = -(-rows // unit) * unit
     width = model.embedding_width
     positions = (model.max_seq_len or 0) * model.hidden if model.positions == "learned" else 0
@@ -257,6 +259,7 @@ def model_columns(model: Model, *, vocab_multiple: int = 1, tp: int = 1) -> Mode
         vocab=rows,
         tied=float(model.tied_embeddings),
         causal=float(model.causal),
+        # inf, not 0 or nan: min(sequence, window) is then the sequence without a branch
         window=float(window.tokens) if window else np.inf,
         full_share=model.full_attention_layers / model.layers,
         parallel_residual=float(model.parallel_residual),
@@ -289,6 +292,7 @@ def taken(columns: Mapping[int, Column], at: npt.NDArray[np.int64]) -> Column:
 
 def gpu_columns(gpu: Gpu, path: str, **links: float) -> GpuColumns:
     """The columns of one GPU kind for a compute precision; `links` are the figures of its node and network."""
+    # GPUs before Ampere have no bf16 path, CPUs may have neither
     half = gpu.peak("bf16") or gpu.peak("fp16") or gpu.peak("fp32") or 0.0
     return GpuColumns(
         flops_16=1e12 * half,

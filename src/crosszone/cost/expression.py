@@ -1,11 +1,11 @@
 """Expression: how one entry of a recorded array came about, as text that anyone can work out again.
 
-    found = expression(Cell(tape.names["head_s"], ()))
-    found.symbols  # 2 * tokens * 32000 / rate
-    found.worked  # 2 * 4096 * 32000 / 200000000000000
-    found.inputs  # {"tokens": Cell, "rate": Cell}
+    head = expression(RecordedEntry(tape.names["head_s"], ()))
+    head.symbols  # 2 * tokens * 32000 / rate
+    head.worked  # 2 * 4096 * 32000 / 200000000000000
+    head.inputs  # {"tokens": RecordedEntry, "rate": RecordedEntry}
 
-Expressions end at named numbers, which have expressions of their own. Only the branch that was taken is told; terms of
+Expressions end at named numbers, which have expressions of their own. Only the branch that was taken is shown; terms of
 exactly 0 and factors of exactly 1 are left out.
 """
 
@@ -260,6 +260,7 @@ def _collect_terms(x: Any, at: Index, sign: int = 1, *, top: bool = True) -> Ite
 
 def _count_equal_entries(entries: Iterator[tuple[Any, Index]], sign: int) -> Iterator[tuple[int, _Tree]]:
     """Entries of a sum over an axis, equal ones once with their number."""
+    # a sum over a hundred equal stages reads as `100 * x`; whether entries are equal is asked of their values alone
     alike: dict[float, list[_Tree]] = {}
     for of, at in entries:
         tree = _build(of, at)
@@ -359,6 +360,7 @@ class _ExpressionWriter:
     def name(self, cell: RecordedEntry) -> str:
         """The symbol of what goes in: another one where another number has it already."""
         symbol = self.symbol(cell)
+        # entries of one name may differ (two stages): with one symbol the expression would not come to its value
         unique, count = symbol, 1
         while unique in self.inputs and self.inputs[unique].value != cell.value:
             count += 1

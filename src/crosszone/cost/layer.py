@@ -1,6 +1,4 @@
-"""What one transformer layer costs on one GPU: forward, backward and recomputation, by part.
-
-What one operator costs on one GPU, in seconds.
+"""What a transformer layer costs on one GPU: forward, backward and recomputation, by part; and what an operator does.
 
 Every function takes numbers or arrays that broadcast. Peaks and memory rates come from the datasheet, the shares of
 them that are reached from the profile.
@@ -50,8 +48,9 @@ def matmul_s(
     """Seconds of `rows x inner` times `inner x columns`: arithmetic plus a share of its traffic. [O1]
 
     2 M K N / (efficiency x peak) + tile x (M K + copies K N + M N) x 2 bytes / memory rate; `byte_s` is tile / rate.
-    The second term makes small M, K or N costly; `copies` weight matrices of a grouped product share the rows.
+    The second term makes small M, K or N costly; `copies` weight matrices of a grouped GEMM share the rows.
     """
+    # a width of 0 says that the model has no such matmul; its other operand would still count as traffic
     some = (as_array(inner) > 0) & (as_array(columns) > 0)
     traffic = rows * inner + copies * inner * columns + rows * columns
     return np.where(some, 2.0 * rows * inner * columns / flop_per_s + 2.0 * traffic * byte_s, 0.0)
@@ -60,7 +59,7 @@ def matmul_s(
 def flash_attention_s(tokens: Numbers, keys_per_query: Numbers, width: Numbers, flop_per_s: Numbers) -> Numbers:
     """Seconds of the fused attention core: 2 T n (e_qk + e_v) a / rate. [O2]
 
-    `seen` counts only the tokens that are not masked; `width` is heads x (query width + value width) on this GPU.
+    `keys_per_query` counts only the tokens that are not masked; `width`: heads x (query + value width) on this GPU.
     """
     return 2.0 * tokens * keys_per_query * width / flop_per_s
 
@@ -88,7 +87,7 @@ def unfused_attention_s(
     score_byte_s: Numbers,
     score_bytes: Numbers,
 ) -> Numbers:
-    """Seconds of attention as two batched products and a softmax: masked scores are computed too. [O3]
+    """Seconds of attention as two batched matmuls and a softmax: masked scores are computed too. [O3]
 
     2 T s (e_qk + e_v) a / rate, plus `score_bytes` of traffic for each of the T s a scores.
     """
@@ -107,6 +106,7 @@ def longer_s(first_s: Numbers, second_s: Numbers, sharpness: float = 6.0) -> Num
     """
     top = np.maximum(first_s, second_s)
     low = np.minimum(first_s, second_s)
+    # the ratio's power, not the powers themselves: times may be as large as inputs of 1e18 make them, and x^6 overflows
     ratio = low / np.maximum(top, 1e-30)
     return top * (1.0 + ratio**sharpness) ** (1.0 / sharpness)
 
@@ -173,7 +173,8 @@ class Layer:
 
     @property
     def weight_s(self) -> Numbers:
-        """Of that: the products for the weights' gradients."""
+        """Of that: the matmuls for the weights' gradients."""
+        # a backward pass has two equal matmuls for each forward one: for the inputs and for the weights
         return self.backward.matmul / 2.0
 
 
@@ -244,6 +245,7 @@ class LayerCost:
         self.measured = measured
         self.tokens = named("tokens", work.micro_batch * work.seq / work.cp)
         """Tokens of a micro-batch on this GPU, before sequence parallelism."""
+        # `matmul_s` counts 2 bytes a value, so that half of the real size is left to count here
         self.byte_s = k.tile / gpu.memory_bytes_per_s * work.dtype_bytes / 2.0
         self.memory_rate = named("rate.memory", k.memory * gpu.memory_bytes_per_s)
         self.pcie_rate = named("rate.pcie", k.pcie * gpu.pcie_bytes_per_s)
@@ -294,10 +296,12 @@ class LayerCost:
         """
 
         def pick(value: Numbers) -> Numbers:
+            # an axis of length 1 holds for all strategies, as it is
             if not (isinstance(value, np.ndarray) and value.ndim == 2 and len(value) > 1):
                 return value
             return value[at] if at.ndim == 1 else value[:, 0][at]
 
+        # past __init__, which would work all layers out once more
         other = object.__new__(LayerCost)
         other.model, other.stack, other.measured = self.model, self.stack, self.measured
         for name in GATHERED:
@@ -339,10 +343,12 @@ class LayerCost:
         m, w, k, tokens = self.model, self.work, self.k, self.tokens
         t = w.tp
         query = m.heads * m.qk_dim
+        # more ranks than KV heads: each holds a copy of one (`rules.heads_divide`)
         key_value = np.maximum(m.kv_heads / t, 1.0) * (m.qk_dim + m.v_dim)
         value = m.heads * m.v_dim
         plain = 1.0 - m.latent
         direct = plain + m.latent * (as_array(m.q_rank) == 0)
+        # the down-projections of latent attention are whole on every rank: all heads read the latents
         projections = {
             "qkv": (m.hidden, direct * query / t + plain * key_value),
             "query_down": (m.hidden, m.latent * m.q_rank),
@@ -361,6 +367,7 @@ class LayerCost:
         keys_per_query = named("tokens_seen", m.full_share * full_keys + (1 - m.full_share) * windowed)
         kernel = np.where(self.stack.triton > 0, k.triton, 1.0)
         reach = m.full_share * w.seq + (1 - m.full_share) * np.minimum(w.seq, m.window)
+        # heads of latent attention are wider for queries and keys than for values
         share = named("head_share", flash_share((m.qk_dim + m.v_dim) / 2.0, reach, k.flash_width, k.flash_ramp))
         flash = flash_attention_s(tokens, keys_per_query, width, kernel * share * k.flash * self.flops_16)
         passes = np.where(
@@ -369,6 +376,7 @@ class LayerCost:
         score_s = passes / self.memory_rate
         scores = (tokens, w.seq, width, m.heads / t, k.batched * self.flops_16, score_s)
         plainly = unfused_attention_s(*scores, named("score_bytes", FORWARD_SCORE_BYTES))
+        # twice half of the bytes: the factor is for the matmuls, two for each forward one, the bytes are counted whole
         plainly_back = 2.0 * unfused_attention_s(*scores, named("score_bytes", BACKWARD_SCORE_BYTES / 2.0))
         unfused = (self.stack.unfused > 0) | (as_array(m.sinks) > 0)
         inner_width = query / t + 2 * key_value
@@ -431,6 +439,7 @@ class LayerCost:
             attention_back=block.attention_back,
             elementwise=block.elementwise + named("elementwise.experts_s", traffic_s(moved_bytes, self.memory_rate)),
             routing=traffic_s(permuted, self.memory_rate),
+            # no exchange may be exposed for longer than it takes; the rest of an old release's overhead is routing [X3]
             ep=np.minimum(age * k.a2a_exposed, 1.0) * self.all_to_all.seconds,
             excess=np.maximum(age * k.a2a_exposed - 1.0, 0.0) * self.all_to_all.seconds,
             wait=age * k.moe_s * np.where(as_array(w.path) == MXFP8, k.mxfp8_moe, 1.0),
@@ -508,6 +517,7 @@ class LayerCost:
             host=0.0,
         )
         kernels_s = forward.matmul + forward.attention + forward.elementwise + forward.routing
+        # fused attention computes its scores once more anyway: its backward kernel never kept them
         core = np.where(self.stack.unfused > 0, forward.attention, 0.0)
         part = core + k.selective_share * forward.matmul + (k.selective_share > 0) * forward.elementwise
         recompute = named(f"{kind}.recompute", np.where(full, kernels_s, 0.0) + np.where(selective, part, 0.0))
@@ -526,6 +536,7 @@ class LayerCost:
         )
         recompute_s = recompute + sum(recompute_comm_s.values())
         kernels_back = named(f"{kind}.backward.kernels", backward.gpu + recompute_s)
+        # full recomputation launches the forward pass's kernels once more
         host_back = self._estimate_host_s(kernels_back, (k.host_backward + full) * launch)
         host = self._estimate_host_s(named(f"{kind}.forward.kernels", forward.gpu), launch)
         return Layer(

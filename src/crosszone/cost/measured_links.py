@@ -1,8 +1,8 @@
 """Measured links: latency and rate of collectives as they were timed on a cluster, in place of the catalogue's.
 
-    links = MeasuredLinks(profile.collectives)
-    layout = RingPlace(ranks=8.0, stride=1.0, gpu=gpu)
-    known, tier = links.tier(("all_reduce",), layout, size_bytes, otherwise=Tier(rate, 0.0))
+    timings = CollectiveTimings(profile.collectives)
+    group = Group(ranks=8.0, stride=1.0, gpu=gpu)
+    is_measured, tier = timings.tier(("all_reduce",), group, size_bytes, otherwise=Tier(rate, 0.0))
 
 A collective was timed for an op, so many nodes, so many GPUs of each, and a range of sizes. A group of ranks takes the
 timing with as many GPUs on each node whose nodes and sizes are nearest; where none has, `otherwise` stays.
@@ -85,6 +85,7 @@ class Group(NamedTuple):
 
 def gpu_code(name: str) -> float:
     """A number that stands for a GPU kind in columns of numbers."""
+    # crc32, not hash(), which differs from process to process; 32 bits are exact in a float
     return float(crc32(name.encode()))
 
 
@@ -107,6 +108,7 @@ class CollectiveTimings:
         for collective in self.collectives:
             if collective.op not in ops:
                 continue
+            # inside a node and over the network are other links, never each other's stand-in [C15]
             same = (local == collective.gpus_per_node) & ((nodes > 1) == (collective.nodes > 1)) & (ranks > 1)
             same = same & (code == gpu_code(collective.gpu))
             if not np.any(same):

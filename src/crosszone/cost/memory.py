@@ -76,6 +76,7 @@ def memory_profiles() -> dict[str, Any]:
 def memory_entries(stack: str) -> dict[str, dict[str, Any]]:
     """Value, origin, source and error of each field for a stack; an unknown stack takes the common ones."""
     profiles = memory_profiles()
+    # a copy: `pop` must not change the cached file
     entries = dict(profiles["stacks"].get(stack, {}))
     like = entries.pop("like", None)
     return {**(memory_entries(like) if like else profiles["common"]), **entries}
@@ -145,10 +146,11 @@ def _estimate_layer(
 
 
 def _estimate_unsplit(m: ModelColumns, w: WorkColumns, k: MemoryCoefficients) -> Numbers:
-    """Bytes per token of what tensor parallelism leaves whole: norms, inputs of the products, dropout masks."""
+    """Bytes per token of what tensor parallelism leaves whole: norms, inputs of the matmuls, dropout masks."""
     share = undivided(w)
     norms = np.where(as_array(m.matrices) > 2, k.norm_bytes, w.dtype_bytes)
     inputs = np.where(as_array(k.gathered_inputs) > 0, 1.0, share)
+    # attention and MLP read one norm's output where their residual is parallel
     blocks = 2.0 - m.parallel_residual
     return m.hidden * (blocks * (norms * share + w.dtype_bytes * inputs) + 2.0 * k.dropout * share)
 
@@ -156,6 +158,7 @@ def _estimate_unsplit(m: ModelColumns, w: WorkColumns, k: MemoryCoefficients) ->
 def _estimate_attention(m: ModelColumns, w: WorkColumns) -> Numbers:
     """Bytes per token of queries, keys, values and the core's output; with latent attention also of the latents."""
     query, value = m.heads * m.qk_dim / w.tp, m.heads * m.v_dim / w.tp
+    # latent attention has keys and values for all heads once they are projected up
     groups = np.where(as_array(m.latent) > 0, m.heads / w.tp, np.maximum(m.kv_heads / w.tp, 1.0))
     latents = m.latent * (2.0 * m.q_rank + 2.0 * m.kv_rank + m.rope_dim)
     return w.dtype_bytes * (query + groups * (m.qk_dim + m.v_dim) + value + latents)
@@ -238,7 +241,7 @@ def shards(w: WorkColumns) -> tuple[Numbers, Numbers]:
 
 
 def casts(w: WorkColumns) -> Numbers:
-    """Whether fp32 weights are cast for 16-bit (or narrower) products: autocast, FSDP's mixed precision."""
+    """Whether fp32 weights are cast for 16-bit (or narrower) matmuls: autocast, FSDP's mixed precision."""
     return (as_array(w.weight_bytes) > HALF) & (as_array(w.path) <= PATH_BITS["bf16"])
 
 
@@ -282,6 +285,7 @@ class _Peak:
         """Gradients, activations, logits and working memory: at the loss, the backward pass of the last layer, that of
         the first, and the optimizer's step."""
         self.present = stages.layers > 0
+        # added to parts that hold for all stages (length 1): `np.choose` wants all of one shape
         self.none = np.zeros_like(activations)
         self.buffers = states.buckets + _estimate_messages(model, w)
         self.base = k.base_gib * GIB
@@ -346,9 +350,11 @@ class _States:
         local = named("parameters.local", params_per_rank.shared / ranks + params_per_rank.experts / expert_ranks)
         total = named("parameters.total", params_per_rank.total)
         optimizer = named("memory.optimizer", w.optimizer_bytes * np.where(zero >= 1, local, total))
+        # ZeRO 2 of FSDP2 (reshard_after_forward=False): fp32 weights stay sharded, their 16-bit copy is whole [M6]
         sharded = (zero >= 3) | ((zero == 2) & casts(w))
         weights = named("memory.weights", w.weight_bytes * np.where(sharded, local, total))
         gradients = named("memory.gradients_kept", w.gradient_bytes * np.where(zero >= 2, local, total))
+        # gradients summed in a wider type than they are computed in exist in both [M2]
         wider = np.where((zero < 2) & (as_array(w.grad_comm_bytes) > w.gradient_bytes), w.grad_comm_bytes, 0.0)
         away, all_away = moved >= 1, (moved >= 2) & (zero >= 3)
         copies = named("memory.gradient_copies", np.where(zero < 3, k.gradient_copy_bytes + wider, 0.0) * total)

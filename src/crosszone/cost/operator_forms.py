@@ -100,6 +100,7 @@ def count_work(op: str, which: str, sizes: Sizes, dtype_bytes: float) -> Operato
     if op == "attention":
         heads = s["batch"] * s["heads"]
         scores = s["seq"] * (s["seq"] + 1.0) / 2.0
+        # five matmuls (scores once more, and the gradients of v, p, q and k) where the forward pass has two
         repeats = 2.5 if which == "bwd" else 1.0
         values = s["batch"] * s["seq"] * s["head_dim"] * (2.0 * s["heads"] + 2.0 * s["kv_heads"])
         return OperatorWork(

@@ -232,6 +232,7 @@ class OperatorFit(Value):
         if self.correction is None:
             return physical
         dims = build_size_arrays(self.op, sizes)
+        # trees stay constant beyond the samples [K25], so they are asked for the nearest sampled sizes [K26]
         inside = {name: np.clip(value, *self.ranges[name]) for name, value in dims.items() if name in self.ranges}
         features = build_features(self.op, self.which, inside, DTYPE_BYTES[self.dtype], processors)
         change = np.clip(self.correction.evaluate(features), -MOST_CORRECTION, MOST_CORRECTION)
@@ -337,6 +338,7 @@ class OperatorProfile(Value):
             key=fit.key,
             time_us=float(fit.time_us(sizes, self.processors).item()),
             physical_us=float(fit.physical_us(sizes, self.processors).item()),
+            # outside the samples the correction fades, and the form alone answers: its own error counts
             error_pct=max(fit.error_pct, fit.physical_unseen_pct) if outside else fit.error_pct,
             outside=tuple(outside),
             ranges=fit.ranges,

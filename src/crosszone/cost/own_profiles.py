@@ -75,6 +75,7 @@ class OwnProfile(Value):
         return homes
 
 
+# eq=False: hashed by identity, which is what `profile._overlay_profiles` remembers by.
 @dataclass(frozen=True, eq=False)
 class Laid:
     """An own profile that lies over the shipped ones; the same object as long as its file stays as it is."""
@@ -266,6 +267,7 @@ def laid() -> Laid | None:
     except OSError as error:
         params = {"reason": error.strerror or str(error)}
         raise InputError(Notice(code="own_profile_default", value=str(path), params=params)) from None
+    # time and size are the key only: a file that was written anew is read anew, by a server too
     return _read_once(path, stat.st_mtime_ns, stat.st_size)
 
 

@@ -96,10 +96,10 @@ class Profiles:
         other.values, other.own, other.links = values, self.own, self.links
         return other
 
-    def with_own(self, own: OwnProfile) -> Profiles:
+    def with_own(self, own_profile: OwnProfile) -> Profiles:
         """The same with an own profile over them: each GPU kind it names is a family, like the one it was of."""
         gpus = {name: dict(entry) for name, entry in self.gpus.items()}
-        for name, gpu_entry in own.gpus.items():
+        for name, gpu_entry in own_profile.gpus.items():
             gpu = catalogue().gpu(name)
             family = self.gpu_profile(gpu)[0]
             kin = gpus.get(family)
@@ -109,18 +109,19 @@ class Profiles:
                 "gpus": (gpu.name,),
                 "vendor": gpu.vendor,
                 "year": gpu.year,
-                "source": own.source,
+                "source": own_profile.source,
             }
             new_family |= {"like": family} if kin is not None else {}
-            new_family |= {"stacks": own.for_stacks} if own.for_stacks else {}
-            gpus = {f"{gpu.name} {own.name}": {**new_family, "coefficients": _read_values(gpu_entry)}, **gpus}
+            new_family |= {"stacks": own_profile.for_stacks} if own_profile.for_stacks else {}
+            # in front: `gpu_profile` takes the first family that lists a GPU
+            gpus = {f"{gpu.name} {own_profile.name}": {**new_family, "coefficients": _read_values(gpu_entry)}, **gpus}
         stacks = dict(self.stacks)
-        for name, gpu_entry in own.stacks.items():
+        for name, gpu_entry in own_profile.stacks.items():
             entry = stacks[self.stack_of(name, name)]
             stacks[name] = {**entry, "measured": True, "coefficients": entry["coefficients"] | _read_values(gpu_entry)}
         other = Profiles(self._homes[COMMON], gpus, stacks)
-        other.own = own.name
-        other.links = CollectiveTimings(own.collectives) if own.collectives else self.links
+        other.own = own_profile.name
+        other.links = CollectiveTimings(own_profile.collectives) if own_profile.collectives else self.links
         return other
 
     def gpu_profile(self, gpu: Gpu) -> tuple[str, bool]:
@@ -157,6 +158,7 @@ class Profiles:
         key = (gpu, stack, speed)
         if key not in self._selected and speed is not None:
             plain = self.select(gpu, stack)
+            # a trial ran on these very GPUs, so that they count as measured whatever their family is
             tried = plain.coefficients.at_speed(speed)
             self._selected[key] = replace(plain, gpu_measured=True, coefficients=tried)
         elif key not in self._selected:

@@ -93,6 +93,7 @@ class Recorded:
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         if method == "reduce" and ufunc in _REDUCED:
             return _reduce(_REDUCED[ufunc], inputs[0], **options)
+        # out= and where= would write past the record
         if method != "__call__" or options or ufunc not in _UFUNCS:
             return NotImplemented
         return Recorded(ufunc(*map(plain, inputs)), _UFUNCS[ufunc], inputs, self.tape)

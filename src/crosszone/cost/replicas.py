@@ -95,6 +95,7 @@ class Replicas:
 def replicas(cost: LayerCost, links: LinkColumns) -> Replicas:
     """The groups and their bus rates: the fast link inside a domain, else the network of all local members. [X5]"""
     w, g = cost.work, cost.gpu
+    # context-parallel ranks hold the same weights: gradients are summed over them, and states may be shared with them
     shared = named("replicas.all", w.dp * w.cp)
     zone = named("replicas.zone", np.maximum(1.0, shared / links.dp_zones))
     inner = named("replicas.set", np.minimum(zone, w.shard_ranks * w.cp))
@@ -187,6 +188,7 @@ def exchange(
     )
     bus = np.where(one_ring, group.zone_bus, group.inner_bus)
     bucket = params_per_rank.shared * w.grad_comm_bytes / np.maximum(buckets, 1.0)
+    # asked for the size of one bucket: that is the message the library sees
     timed, ring = _select_ring(cost, "shared", members, w.dp_stride, bucket, Tier(bus, inside * hop), inside)
     all_reduced = (as_array(cost.stack.zero1_all_reduce) > 0) & (as_array(w.zero) == 1)
     passes = np.where(sharded & ~all_reduced, 1.0, 2.0)  # scattered where sharded, and the weights gathered later
@@ -305,6 +307,7 @@ def _exchange_between_zones(
         largest = np.where(crosses, params_per_rank.shared, 0.0).max(axis=-1, keepdims=True)
         shards = np.where(as_array(links.flat) > 0, 1.0, group.zone)
         size = largest * w.grad_comm_bytes / np.maximum(most_buckets, 1.0) / shards
+        # stages and shards use the link at the same time: each gets its part of the bytes
         share = rate * np.maximum(largest, 1.0) / np.maximum(total, 1.0) / shards
         trips = GlooBuckets(size_bytes=size, bytes_per_s=share, used=as_array(links.gloo) > 0)
     parts = (total, members), (experts, copies)
@@ -344,6 +347,7 @@ def optimizer_s(cost: LayerCost, params_per_rank: StageParameters, group: Replic
     sharded = as_array(w.zero) > 0
     shards = named("state_shards.shared", np.where(sharded, np.minimum(w.shard_ranks * w.cp, group.shared), 1.0))
     expert_shards = named("state_shards.experts", np.where(sharded, np.minimum(group.experts, shards), 1.0))
+    # the coefficient is for Adam with fp32 gradients: 12 + 4 bytes a parameter
     states = k.optimizer_traffic * (w.optimizer_bytes + w.gradient_bytes) / 16.0
     shards_weights = as_array(w.zero) >= 3
 

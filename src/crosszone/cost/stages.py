@@ -74,10 +74,12 @@ class StageCost:
     def __init__(self, cost: LayerCost, stages: StageLayers):
         self.cost, self.stages = cost, stages
         head, loss = cost.head_s, cost.loss_s
+        # of the loss's traffic a third is forward, of the head's matmuls as well [O9]
         self._head, self._head_back = head + loss / 3.0, 2.0 * head + loss * 2.0 / 3.0
         dense, moe = cost.dense, cost.moe
         forward = named("dense.forward_s", dense.forward_s), named("moe.forward_s", moe.forward_s)
         backward = named("dense.backward_s", dense.backward_s), named("moe.backward_s", moe.backward_s)
+        # a split vocabulary: one tensor-parallel sum after the look-up, and one of the head's gradient [X1]
         first, last = cost.embedding_s + cost.tp_exposed_s, self._head_back + cost.tp_exposed_s
         ends = stages.first * first + stages.last * self._head
         self.forward_s = named("forward_s", self._sum_layers(*forward) + ends)

@@ -85,6 +85,7 @@ def node_tiers(group: NodeGroup) -> NodeTiers:
         fast = Tier(rate, figure("fast_link", "latency_us") * 1e-6)
     node_gbps = group.nic_gbps_node or float(routes()["example_nic_gbps"])
     node_rate = node_gbps * BYTES_PER_S_PER_GBPS * figure(group.fabric, "efficiency")
+    # what a GPU sends leaves through its own PCIe slot first
     own_rate = min(node_rate / group.gpus, pcie_rate)
     return NodeTiers(
         fast=fast,

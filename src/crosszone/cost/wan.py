@@ -50,6 +50,7 @@ def loss_bytes_per_s(rtt_s: Numbers, loss: Numbers, congestion: Congestion = "cu
     Reno. BBR does not slow down for loss below its limit; above it, as Reno.
     """
     rtt, p = as_floats(rtt_s), as_floats(loss)
+    # `where` works out both sides: a loss of 0 must not be divided by
     safe = np.where(p > 0, p, 1.0)
     packets = figure("mathis") / np.sqrt(safe)
     if congestion == "cubic":
@@ -235,6 +236,7 @@ def fair_rates(senders: npt.ArrayLike, receivers: npt.ArrayLike, limits: Limits,
             break
         full = share <= step
         rates[rising] += step
+        # exactly 0: what rounding leaves of a full limit would make one more round, and another
         remaining = np.where(full, 0.0, remaining - step * users)
         rising &= ~(full[uses].any(axis=1) | (flow_caps - rates <= 0.0))
     return rates
@@ -265,13 +267,16 @@ def zone_ring(seconds: npt.ArrayLike) -> tuple[int, ...]:
     by turning parts of it round.
     """
     cost = as_floats(seconds)
+    # both directions alike: turning part of a ring round (2-opt) reverses its edges
     cost = np.maximum(cost, cost.T)
     zones = len(cost)
     if zones <= EXACT_RING_ZONES:
         orders = np.array([(0, *order) for order in permutations(range(1, zones))])
         edges = cost[orders, np.roll(orders, -1, axis=1)]
+        # lexsort sorts by its last key first
         best = np.lexsort((edges.sum(axis=1), edges.max(axis=1)))[0]
         return tuple(int(zone) for zone in orders[best])
+    # over the largest edge first, for the 8th power of seconds in other units would overflow or vanish
     return _improve_ring(_build_nearest_ring(cost), (cost / max(cost.max(), 1e-300)) ** RING_POWER)
 
 
@@ -379,6 +384,7 @@ def _improve_ring(order: tuple[int, ...], weight: Floats) -> tuple[int, ...]:
         new = weight[np.ix_(ring, ring)] + weight[np.ix_(after, after)]
         gain = np.triu(now[:, np.newaxis] + now[np.newaxis, :] - new, k=1)
         first, last = np.unravel_index(gain.argmax(), gain.shape)
+        # between rings that are equally long rounding alone would go on for ever
         if gain[first, last] <= 1e-12 * now.sum():
             break
         ring[first + 1 : last + 1] = ring[first + 1 : last + 1][::-1]
