@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 
 class _Predict(ModuleType):
-    def __call__(self, *given: Any, **named: Any) -> Prediction:
+    def __call__(self, *arguments: Any, **options: Any) -> Prediction:
+        # only when it is called: `import crosszone` must not load NumPy and the whole cost model
         from crosszone.predict.predict import predict
 
-        return predict(*given, **named)
+        return predict(*arguments, **options)
 
 
 sys.modules[__name__].__class__ = _Predict

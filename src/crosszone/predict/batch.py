@@ -149,6 +149,7 @@ def build_work_columns(case: Case, framework: str, *, dp_stride: int, shard_rank
         overlap_parameters=float(c.overlap_parameters),
         bucket_bytes=compute_bucket_bytes(case.model, c.bucket_mb, framework, common["gradient_bytes"], s.tp, case.dp),
         v_shaped=float(s.pipeline_schedule in V_SHAPED),
+        # GPipe: all micro-batches in flight; the global batch is never less than their number
         extra_warmup=float(job.global_batch if s.pipeline_schedule == "gpipe" else s.extra_warmup),
         splits_weight_grad=float(s.pipeline_schedule in SPLITS_WEIGHT_GRAD),
         offload=OFFLOAD[s.offload],
@@ -173,6 +174,7 @@ def compute_bucket_bytes(
         return 1e6 * capabilities.bucket_mb
     if capabilities.bucket_parameters_m is None:
         return gradient_bytes * parameters(model).total / model.layers / tp
+    # Megatron-LM: max(40M, 1M x dp) parameters, as --ddp-bucket-size says (frameworks.yaml)
     least = capabilities.bucket_parameters_per_rank_m or 0.0
     return 1e6 * gradient_bytes * np.maximum(capabilities.bucket_parameters_m, least * dp)
 
@@ -247,6 +249,7 @@ def join_batches(batches: Sequence[Batch]) -> Batch:
         if padding is None and all(table.shape[1] == 1 for table in tables):
             return np.concatenate(tables)
         absent = [(len(table), stages - table.shape[1]) for table in tables]
+        # absent stages hold no layer, so that their figures count for nothing, but they are worked with all the same
         last = [table[:, -1:] if padding is None else padding for table in tables]
         wide = [np.hstack([t, np.broadcast_to(x, shape)]) for t, x, shape in zip(tables, last, absent, strict=True)]
         return np.concatenate(wide)

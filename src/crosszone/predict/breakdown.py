@@ -49,6 +49,7 @@ def build_breakdown(p: Predictor) -> dict[str, float]:
     sum_of_parts = sum(parts.values())
     spans = p.step.pipelines.span_s
     span = get_scalar(spans[row])
+    # across zones the row with perfect links tells bubble from sends; inside a zone sends are the sender's time
     pipeline = (
         m * get_cell(t.sends + t.sends_back, row, stage)
         if without_wan is None

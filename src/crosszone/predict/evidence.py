@@ -92,6 +92,7 @@ def find_unmeasured(p: Predictor) -> list[Notice]:
         groups.append(("pipeline", ("send_recv",), Group(2.0, apart, gpu)))
     missing = []
     for name, ops, group in groups:
+        # any size will do: a layout that was timed at all answers for every size [C15]
         is_measured, _ = links.tier(ops, group, 1.0, FREE)
         if not np.all(is_measured | (np.asarray(plain(group.ranks)) <= 1)):
             nodes, local = (np.max(x) for x in group.layout)
@@ -102,8 +103,8 @@ def find_unmeasured(p: Predictor) -> list[Notice]:
     return [Notice(code="collectives_unmeasured", level="note", params=params)]
 
 
-# Precision in which the kernels of a layer's products were sampled, by that of the job; others: bf16.
-PRODUCTS_IN = {"fp16": "fp16", "fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp8", "fp32": "fp32"}
+# Precision in which the kernels of a layer's matmuls were sampled, by that of the job; others: bf16.
+MATMUL_DTYPES = {"fp16": "fp16", "fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp8", "fp32": "fp32"}
 
 
 def list_operator_errors(case: Case, profiles: Mapping[Gpu, Profile]) -> dict[str, dict[str, OperatorError]]:
@@ -177,13 +178,13 @@ def list_unsampled_operators(case: Case, gpus: Iterable[str]) -> list[Notice]:
 
 
 def _list_operators(case: Case) -> Iterator[tuple[str, str, dict[str, float]]]:
-    """The products and the attention of a layer, and the head's product, on one GPU, each with its precision.
+    """The matmuls and the attention of a layer, and the head's matmul, on one GPU, each with its precision.
 
     How many heads and samples there are only repeats a kernel, so that these are left out. Attention and head are in
-    16 bit where the layers' products are in fewer.
+    16 bit where the layers' matmuls are in fewer.
     """
     model, s = case.model, case.strategy
-    dtype = PRODUCTS_IN.get(case.job.precision, "bf16")
+    dtype = MATMUL_DTYPES.get(case.job.precision, "bf16")
     wide = "bf16" if dtype == "fp8" else dtype
     tokens = s.micro_batch * case.job.seq_len / s.cp
     query, value = model.heads * model.qk_head_dim / s.tp, model.heads * model.v_head_dim / s.tp

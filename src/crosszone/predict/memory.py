@@ -56,15 +56,16 @@ def predict_memory(p: Predictor) -> Memory:
                 peak_at=MOMENTS[moment[stage]],
             )
         )
-    worst = max(stages, key=lambda one: float(one.total) - float(one.limit))
-    low, high = band_factors(stack_measured=all(one.stack_measured for one in p.profile.values()), memory=True)
+    worst = max(stages, key=lambda stage: float(stage.total) - float(stage.limit))
+    low, high = band_factors(stack_measured=all(profile.stack_measured for profile in p.profile.values()), memory=True)
     peak = Triple(low=worst.total * low, expected=worst.total, high=worst.total * high)
     return Memory(
         worst_stage=worst.stage,
         peak=named_triple("memory_gib.peak", peak),
         limit=named("memory_gib.limit", worst.limit),
         fits=all(
-            float(one.total) <= float(one.limit) and float(one.host) <= (one.host_limit or math.inf) for one in stages
+            float(stage.total) <= float(stage.limit) and float(stage.host) <= (stage.host_limit or math.inf)
+            for stage in stages
         ),
         margin=named("memory_gib.margin", worst.limit - worst.total),
         stages=tuple(stages),
@@ -72,11 +73,12 @@ def predict_memory(p: Predictor) -> Memory:
 
 
 def find_fullest(p: Predictor) -> tuple[Bytes, npt.NDArray[np.intp]]:
-    """Bytes of every row and stage, and of each stage the kind of replica whose GPU comes nearest to its limit."""
+    """Bytes of every row and stage, and of each stage the class of replicas whose GPU comes nearest to its limit."""
     b, site = p.batch, p.site
     kinds = (b.model.first_dense, b.model.moe_every, b.model.moe_layers)
     layers = stage_layers(b.counts, *kinds, b.repeats, b.work.v_shaped, b.moe_counts)
     stage_bytes = stage_memory(b.model, b.work, b.stack, layers, p.memory_coefficients, in_flight=_count_in_flight(p))
+    # against its own limit, not in bytes: a smaller GPU may be full where a larger one holds more
     room = np.array([group.gpu.memory_gib for group in site.groups])[site.group[:, site.replica_classes[0], 0, 0].T]
     return stage_bytes, np.argmax(
         np.broadcast_to(plain(stage_bytes.total) / GIB, b.counts.shape)[: len(room)] - room, axis=0
@@ -84,9 +86,10 @@ def find_fullest(p: Predictor) -> tuple[Bytes, npt.NDArray[np.intp]]:
 
 
 def _count_in_flight(p: Predictor) -> npt.NDArray[np.float64]:
-    """Micro-batches that each stage holds at a time, of every row: kinds of replicas have their own number of them."""
+    """Micro-batches that each stage holds at a time, of every row: replica classes have their own number of them."""
     s = p.strategy
     in_flight_KS = [
+        # counted in virtual stages, each of which keeps 1 / v of the stage's activations [M4]
         count_in_flight(s.pipeline_schedule, s.pp, m, s.interleave, s.extra_warmup) / s.interleave
         for m in p.site.class_micro_batches.tolist()
     ]

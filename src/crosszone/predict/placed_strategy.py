@@ -93,6 +93,7 @@ class Crossings:
     def ring(self, zones: Zones, ranks: int) -> Zones:
         """Order in which zones exchange gradients, the smallest of them with so many ranks."""
         if (zones, ranks) not in self._rings:
+            # for a gigabyte, where rates count for more than latencies: one order for whatever is exchanged
             order = best_zone_ring(1e9, self._select_paths(zones), self.transport, groups=ranks)
             self._rings[zones, ranks] = tuple(zones[i] for i in order)
         return self._rings[zones, ranks]
@@ -198,6 +199,7 @@ class PlacedStrategy:
     @property
     def node(self) -> Ints:
         """Number of the node of each rank, over all node groups."""
+        # one number for each node: no group has as many nodes or GPUs (`cluster.MAX_GPUS` is 10^6)
         return np.asarray(self._located["group"] * 10_000_000 + self._located["node"])
 
     @cached_part
@@ -238,9 +240,11 @@ class PlacedStrategy:
         features = [self.group[:, :, 0, 0], self._fast]
         if self.strategy.uneven:
             features.append(self.micro_batches[None])
+        # the usual case without np.unique over all replicas
         if all((values == values[:, :1]).all() for values in features):
             return np.zeros(1, dtype=np.int64), np.array([self.strategy.dp or 1])
         _, first, counts = np.unique(np.concatenate(features).T, axis=0, return_index=True, return_counts=True)
+        # np.unique sorts by content; classes are numbered in the order of their first replica
         order = np.argsort(first)
         return first[order], counts[order]
 
@@ -294,6 +298,7 @@ class PlacedStrategy:
         columns = {g: group_columns(self.groups[g], path, self.nodes) for g in self.groups_in_use}
         group_KS = self.group[:, self.replica_classes[0], 0, 0].T
         first = next(iter(columns.values()))
+        # plain numbers: the formulas of a layer then run once, not for every row and stage
         if all(column == first for column in columns.values()):
             return first
         return taken(columns, self.rows(group_KS))
@@ -347,6 +352,7 @@ class PlacedStrategy:
         if s.cp > 1 and (self.zone != self.zone[:, :, :1, :]).any():
             raise IllegalError(Notice(code="cp_across_zones", field="strategy.cp", value=s.cp))
         if s.ep > 1:
+            # experts fill the ranks of tp and cp first, then go on to neighbouring replicas [R1]
             inner = max(1, s.ep // (s.tp * s.cp))
             teams = self.zone[:, :, 0, 0].reshape(s.pp, -1, inner)
             if (teams != teams[:, :, :1]).any():
@@ -405,6 +411,7 @@ class PlacedStrategy:
         if not self.crosses:
             return LinkColumns(boundary_fast=fast)
         s = self.strategy
+        # B: low, expected and high RTT; K: replica classes; S: stages
         shape = (BANDS, len(classes), s.pp)
         rates, rates_back, latencies = [], [], []
         for row, replica in enumerate(classes):
@@ -419,6 +426,7 @@ class PlacedStrategy:
         ring = self.crossings.ring_link(self.ring, self.ring_ranks) if self.ring else FREE
 
         def rows(values: Any) -> Floats:
+            # [B x K, S]: bands outside, as `PlacedStrategy.rows`; the further K rows have perfect links between stages
             full = np.broadcast_to(values, shape)
             return np.concatenate([full.reshape(-1, s.pp), full[EXPECTED]]) if self.has_without_wan else full[EXPECTED]
 

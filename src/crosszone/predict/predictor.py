@@ -209,6 +209,7 @@ class Predictor:
     @cached_part
     def step_time(self) -> Triple:
         """Step time with the profile's error and the links' band."""
+        # a delay-aware step may be shorter at a longer RTT [S4]; a range holds its middle all the same
         low, expected, high = (get_scalar(x) for x in self.step_s)
         triple = Triple(
             low=min(low, expected) * self.factors[0], expected=expected, high=max(high, expected) * self.factors[1]

@@ -1,8 +1,8 @@
 """Recorded: a prediction computed once more with numbers that remember their arithmetic.
 
-    found = record_prediction(p)
-    found.prediction.run.days.expected  # a Recorded number: its value, and how it came about
-    found.tape.names["exchange.reduce"]  # every result that has a name, [rows, stages]
+    recorded = record_prediction(p)
+    recorded.prediction.run.days.expected  # a Recorded number: its value, and how it came about
+    recorded.tape.names["exchange.reduce"]  # every result that has a name, [rows, stages]
 
 The functions are those of every prediction; only what goes in is recorded: model, job and strategy, GPUs, links, stack,
 coefficients. What the event simulation found goes in as it was found.
@@ -72,7 +72,7 @@ class RecordedPrediction:
 
 
 def record_prediction(p: Predictor, *, all_branches: bool = False) -> RecordedPrediction:
-    """The prediction of a placed strategy with recorded numbers; its values are those of `p.prediction()`."""
+    """The prediction of a placed strategy with recorded numbers; its values are those of `build_prediction(p)`."""
     pipelines = p.step.pipelines
     with recording(all_branches=all_branches) as tape:
         other = replace(p)
@@ -190,6 +190,7 @@ class _Inputs:
         """A node group, as `group_columns` reads it, with a recorded datasheet and NIC."""
         gpu, zone = group.gpu, self.p.site.cluster.zones[self._zone_of(number)].name
         nic = group.nic_gbps_node or float(routes()["example_nic_gbps"])
+        # not NodeGroup and Gpu themselves: these check their fields, and a recorded number is no float
         return SimpleNamespace(
             gpu=self.datasheets.setdefault(gpu.name, self._record_datasheet(gpu)),
             fast_link=group.fast_link,
@@ -257,9 +258,8 @@ class _Inputs:
 
 def record_scenario(p: Predictor, *, most_passes: int) -> RecordedScenario:
     """The prediction recorded from what was typed; pipelines of up to `most_passes` passes are worked through."""
-    build_prediction(
-        p
-    )  # what is fixed by the numbers as they are (slowest replica, order of zones) is known from here on
+    # what is fixed by the numbers as they are (slowest replica, order of zones) is known from here on
+    build_prediction(p)
     with recording(all_branches=True) as tape:
         inputs = _Inputs(tape, p)
         site = _record_site(inputs)
@@ -284,7 +284,8 @@ def record_scenario(p: Predictor, *, most_passes: int) -> RecordedScenario:
         pipelines, passes, simulated, durations = _record_pipelines(p, batch, k, most_passes)
         other.parts["step"] = simulate_step(batch, list_virtual_stage_layers(p.case), p.strategy, k, pipelines)
         before = len(tape.decisions)
-        other.step_time  # noqa: B018  which end of its range is lower is no figure of a workbook
+        # which end of its range is lower is no figure of a workbook: what that branched on is forgotten
+        other.step_time  # noqa: B018
         del tape.decisions[before:]
         return RecordedScenario(
             tape=tape,

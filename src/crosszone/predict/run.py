@@ -111,6 +111,7 @@ def predict_goodput(site: PlacedStrategy, framework: str) -> Goodput:
     )
     nodes = named("nodes_in_use", max(1, min(site.nodes, sum(count for _, _, count in used))))
     write = named("run.goodput.checkpoint_s", size / (figures["checkpoint_gb_per_s_per_node"] * nodes))
+    # np, not math: these may be recorded numbers, which only NumPy's functions keep recorded
     interval = named("run.goodput.interval_s", np.sqrt(2.0 * write * mtbf * HOUR_S))
     lost = named("run.goodput.lost_per_failure_s", interval / 2.0 + figures["restart_s"])
     return Goodput(
@@ -188,6 +189,7 @@ def group_kilowatt(zone: Zone, group: NodeGroup, count: int, busy_share: Figure)
     if group.gpu.tdp_w is None:
         return None
     f = read_power_figures()
+    # hosts draw their share whether the GPUs compute or wait; it is a share of the board power as well [E3]
     draw = f["idle_share"] + (f["busy_share"] - f["idle_share"]) * busy_share + f["host_share"]
     board = named("board_power", group.gpu.tdp_w, gpu=group.gpu.name)
     pue = named("pue", zone.pue or 1.0, zone=zone.name)

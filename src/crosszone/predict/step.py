@@ -95,6 +95,7 @@ def compute_exposed_s(comm: Numbers, window: Numbers, on: Numbers, contention: N
     Off: all of it. On: what is longer than the window, and a share (contention) of what hides; where a coefficient x is
     given, comm - x min(comm, window): 0 hides nothing, 1 all that can hide.
     """
+    # nan stands for "not given": it goes through arrays of strategies, which None does not
     has_overlap = ~np.isnan(overlap)
     saved = np.where(has_overlap, overlap, 1.0 - contention) * (as_array(on) > 0)
     return comm - saved * np.minimum(comm, window)
@@ -147,6 +148,7 @@ def build_stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = N
     params_per_rank = stage_parameters(batch.model, w, p.layers)
     group = replicas(cost, links)
     sent = exchange(cost, params_per_rank, group, links, batch.repeats)
+    # in a pipeline ZeRO 2 and 3 are charged once a step [X7]: FSDP keeps a stage gathered until its last micro-batch
     alone = as_array(w.pp) == 1
     each_gather = alone & (as_array(w.zero) >= 3)
     met = (as_array(w.shard_ranks) > 1) | (as_array(w.dp) == 1)  # replicas that share nothing reduce once a step
@@ -331,6 +333,7 @@ def bounded_s(t: StageTimes, span: Numbers, ready_s: Numbers) -> Numbers:
     first = as_array(t.layers.first) > 0
     ready = np.where(first & ~late, span, ready_s)  # the first stage ends last, unless weights' gradients come late
     reduced, updated = tail_s(t, ready)
+    # a stage's own bound may lie below the span of the pipeline, which the update waits for as well
     reduced = np.maximum(reduced, span)
     fixed, jitter = (select_largest(np.atleast_1d(x)) for x in (t.fixed, t.jitter))
     return (reduced + updated + fixed + jitter)[..., 0]
@@ -446,6 +449,7 @@ def build_pipeline_columns(
     forward_hop_s, backward_hop_s = (np.broadcast_to(aside * s, t.forward.shape) / parts for s in (t.send, t.send_back))
     late = np.broadcast_to(t.latency, t.forward.shape)
     lower = np.minimum(sender, taker)
+    # from the last stage on to the first: the boundary after the last one, crossed in its forward direction
     wraps = np.abs(sender.astype(int) - taker.astype(int)) > 1
     edge = np.where(wraps, stages - 1, lower)
     downhill = (sender < taker) ^ wraps
@@ -516,6 +520,7 @@ def _simulate_equal_lengths(
     """
     size_key = (schedule, *size.values())
     prints = [
+        # a digest, not the times themselves: thousands of steps are remembered
         (*size_key, blake2b(b"".join(v[row].tobytes() for v in columns.values()), digest_size=16).digest())
         for row in range(rows)
     ]
@@ -530,6 +535,7 @@ def _simulate_equal_lengths(
         done = simulate(schedule, **size, **some) if short else simulate_step_times(schedule, **size, **some)
         ready = done.gradients_ready_s.max(axis=-1)
         results |= {fingerprint: (float(done.makespan_s[at]), ready[at].copy()) for at, fingerprint in enumerate(new)}
+        # all at once: steps of an earlier search are hardly asked for again
         if len(_simulated) > MAX_REMEMBERED:
             _simulated.clear()
         _simulated.update((fingerprint, results[fingerprint]) for fingerprint in new)
@@ -560,6 +566,7 @@ def _split_into_chunks(
     shape = (count, stages * parts)
     forward, backward = (np.broadcast_to(x, shape)[:, place] for x in (per.forward_s, per.backward_s))
     weight = np.broadcast_to(per.weight_s, shape)[:, place] if splits else np.zeros((count, stages, parts))
+    # sends and gathers are known for a whole stage: each of its virtual stages takes an equal part
     more_forward = (t.forward - t.cost.forward_s)[:, :, None] / parts
     more_backward = (t.backward - t.cost.backward_s)[:, :, None] / parts
     return forward + more_forward, backward - weight + more_backward, weight
