@@ -60,6 +60,7 @@ class NodeGroup(Value):
 
     count: Annotated[int, Strict(), Field(ge=1, le=MAX_GPUS)] = 1
     """Nodes."""
+    # `Placement.check` numbers GPUs as node x 1024 + place, so raise the limit there too.
     gpus: Annotated[int, Strict(), Field(ge=1, le=1024)]
     """GPUs of one node."""
     gpu: Annotated[Gpu, BeforeValidator(_named_gpu), OtherForms(NAME_FORM, LIKE_FORM)]
@@ -130,6 +131,7 @@ class NodeGroup(Value):
             return 1
         if self.nvlink_domain is not None:
             return self.nvlink_domain
+        # a rack-scale domain (GB200 NVL72) reaches all nodes of its group, but no group has more GPUs than it holds
         reach = self.total_gpus if self.gpu.link.spans_nodes else self.gpus
         return min(self.gpu.link.domain, reach)
 
@@ -245,6 +247,7 @@ class Cluster(Value):
             first_listed[link.pair] = index
         if self.gpus > MAX_GPUS:
             raise refuse("too_many_gpus", self.gpus, limit=MAX_GPUS)
+        # two kinds of one name, one of them with figures changed: profiles and measured links go by the name alone
         kinds = [gpu.name for gpu in self.gpu_kinds]
         for name in kinds:
             if kinds.count(name) > 1:

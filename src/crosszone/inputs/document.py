@@ -18,9 +18,11 @@ import yaml
 
 from crosszone.errors import FileError, Notice
 
+# Bounds for files of people who are not known; 100 zones with a link for every pair are some 30,000 values.
 MAX_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 64
 MAX_VALUES = 200_000
+# Longer ones are text: int() takes quadratic time, and refuses more than 4300 digits with an error of its own.
 MAX_DIGITS = 40
 
 FieldPath: TypeAlias = tuple[str | int, ...]
@@ -84,6 +86,7 @@ def read_text(path: str | Path) -> str:
     if len(data) > MAX_BYTES:
         raise _too_large(name)
     try:
+        # -sig: editors on Windows put a byte order mark first
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
@@ -96,6 +99,7 @@ def _too_large(name: str) -> FileError:
 
 def parse_document(text: str, file: str = "<text>") -> Document:
     """Parse YAML text."""
+    # "replace": a lone surrogate has no UTF-8; the parser says so below, with its place
     if len(text.encode("utf-8", "replace")) > MAX_BYTES:
         raise _too_large(file)
     builder = _Builder(file)
@@ -105,6 +109,7 @@ def parse_document(text: str, file: str = "<text>") -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         params = {"reason": error.problem or error.context or "syntax"}
+        # an error at the end of the text may be marked below its last line
         line = min(mark.line, text.count("\n")) + 1 if mark else None
         if line and re.match(r" *\t", text.split("\n")[line - 1]):
             raise FileError(Notice(code="yaml_tab", file=file, line=line)) from None
@@ -277,6 +282,7 @@ class _Builder:
 
     def _grow(self, top: _Open, size: int, line: int) -> None:
         top.size += size
+        # all open frames: a container's size reaches the one around it only when it is closed
         if sum(frame.size for frame in self._stack) > MAX_VALUES:
             self._fail("yaml_too_many", line, limit=MAX_VALUES)
 
@@ -287,6 +293,7 @@ class _Builder:
 class _YamlWriter(_Dumper):  # type: ignore[misc]
     """Writes strings quoted whenever they would read back as something else."""
 
+    # A value used twice is written twice: people read these files, and anchors are hard to edit.
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
         return True
 

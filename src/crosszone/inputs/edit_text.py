@@ -48,18 +48,19 @@ def edited_text(text: str, value: Any) -> str:
 
 
 def _applied(text: str, edits: list[_Edit]) -> str:
+    # from the end backwards, so that the places of earlier edits still hold
     for start, end, new in sorted(edits, reverse=True):
         text = text[:start] + new + text[end:]
     return text
 
 
-def _is_same(left: Any, right: Any) -> bool:
+def _is_same(before: Any, after: Any) -> bool:
     """Equal, where true is not 1 but 1.0 is."""
-    if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(_is_same(left[key], right[key]) for key in left)
-    if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(_is_same, left, right))
-    return isinstance(left, bool) == isinstance(right, bool) and left == right
+    if isinstance(before, dict) and isinstance(after, dict):
+        return before.keys() == after.keys() and all(_is_same(before[key], after[key]) for key in before)
+    if isinstance(before, list) and isinstance(after, list):
+        return len(before) == len(after) and all(map(_is_same, before, after))
+    return isinstance(before, bool) == isinstance(after, bool) and before == after
 
 
 class _Changes:
@@ -127,6 +128,7 @@ class _Changes:
     def _fewer(self, node: Any, old: list[Any], new: list[Any]) -> Iterator[_Edit]:
         """Items that are gone; what is left must be as it was."""
         before, after = ([json.dumps(item, sort_keys=True) for item in side] for side in (old, new))
+        # autojunk would take entries that come often in a long list for noise
         blocks = SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
         kept_indices = {at for block in blocks for at in range(block.a, block.a + block.size)}
         if len(kept_indices) != len(new):
@@ -185,8 +187,10 @@ def _flow(value: Any) -> str:
         return "{" + ", ".join(f"{_flow(key)}: {_flow(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_flow, value)) + "]"
+    # on one line these end or begin something else; JSON's quotes are YAML's too
     if isinstance(value, str) and re.search(r"[\[\]{},#:\n]", value):
         return json.dumps(value, ensure_ascii=False)
+    # PyYAML ends a bare scalar with the marker of a document's end
     return dump_yaml(value).removesuffix("...\n").strip()
 
 

@@ -147,4 +147,5 @@ class MeasuredLink(Value):
 
 def pair_id(first: str, second: str) -> str:
     """The id of a pair of environments, in either order."""
+    # a newline is in no name, so that two pairs never read alike
     return hashlib.sha256("\n".join(sorted((first, second))).encode()).hexdigest()[:32]

@@ -71,9 +71,11 @@ def tokens_seen(seq_len: Any, window: Any, *, causal: Any) -> Any:
     if window is None:
         reach = seq_len
     else:
+        # here, not at the top: loading NumPy takes a third of `scenario check`, which needs no arrays
         import numpy as np
 
         reach = np.minimum(window, seq_len)
+    # the window fills up over its first w tokens, which see w / 2 on average: w - w^2 / 2s [F2]
     return reach - causal * reach * reach / (2.0 * seq_len)
 
 
@@ -100,5 +102,6 @@ def _projection_weights(model: Model) -> int:
 
 
 def _head_projection(model: Model) -> float:
+    # into the residual stream and out of it again (OPT-350M); the look-up itself costs no operation
     projected = 2.0 * 2 * model.embedding_width * model.hidden if model.embedding_width != model.hidden else 0.0
     return projected + (2.0 * model.hidden * model.hidden if model.mlm_head else 0.0)

@@ -64,9 +64,11 @@ class Framework(Value):
 
     def runs(self, schedule: str, chunks: int, micro_batches: Any, pp: Any) -> Any:
         """Whether it runs a schedule with so many micro-batches on so many stages; arrays go with numbers."""
+        # Megatron-LM deals micro-batches to virtual stages in groups of p [S1]; the others as read in frameworks.yaml
         least = pp if self.interleaved_groups and chunks > 1 else 2 * pp if schedule in self.twice_stages else 1
         rounds = 1
         if schedule in self.rounds:
+            # here, not at the top: `scenario check` asks with plain numbers
             import numpy as np
 
             rounds = np.maximum(1, micro_batches // pp)

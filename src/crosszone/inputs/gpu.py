@@ -9,6 +9,7 @@ from pydantic import Field, Strict
 from crosszone.inputs.value import Count, Flag, Name, NotNegative, Positive, Prose, Value
 
 # GB/s of one lane, one direction: transfer rate x line code / 8 (PCI-SIG base specifications 1.0 to 6.0). [L1]
+# 8b/10b to generation 2, 128b/130b from 3; generation 6 sends flits of 256 bytes, 242 of them payload.
 PCIE_LANE_GB_PER_S = {
     1: 2.5 * 8 / 10 / 8,
     2: 5.0 * 8 / 10 / 8,
@@ -115,6 +116,7 @@ class Gpu(Value):
         return self.architecture == CPU
 
     def __hash__(self) -> int:
+        # `sources` is a dict, which has no hash; equal GPUs are equal in these, and few others are
         return hash((self.name, self.memory_gib, self.memory_gb_per_s, self.dense_tflops))
 
     def peak(self, precision: str) -> float | None:

@@ -204,6 +204,7 @@ def _window(config: Config, fields: Fields) -> None:
     layers = len(kinds) or config.get("num_hidden_layers")
     full = kinds.count("full_attention") if kinds else config.get("max_window_layers")
     if isinstance(full, int) and isinstance(layers, int) and (kinds or "max_window_layers" in defaults):
+        # Qwen2's first `max_window_layers` see everything (transformers, Qwen2Config); only how many matters here
         unused = unused or full >= layers
         window["full_every"] = layers // full if full > 0 else None
     if tokens is None or unused or not outgrown:
@@ -219,6 +220,7 @@ def _moe(config: Config, fields: Fields) -> None:
     dense = config.many("mlp_only_layers")
     if dense:
         moe["first_dense"] = len(dense)
+    # files of such models (Qwen-MoE) still state an intermediate_size that no layer has
     if moe.get("first_dense", 0) == 0 and moe.get("every", 1) == 1 and "ffn_hidden" in moe:
         fields["ffn_hidden"] = moe["ffn_hidden"]
 

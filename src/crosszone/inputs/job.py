@@ -129,6 +129,7 @@ def state_bytes(job: Job, *, framework: str | None = None, zero: int = 0, shards
     """
     dtypes = dict(numerics()["precisions"][job.precision])
     chosen = framework or job.framework
+    # precisions without a master copy are what they say whatever the framework
     if chosen != "any" and dtypes["master"]:
         if frameworks()[chosen].fp32_weights:
             dtypes |= {"weights": 4, "gradients": 4, "master": 0}

@@ -132,6 +132,7 @@ class FigureSources:
     def figure(self, key: str, *, back: bool = False) -> Figure:
         """The first of them that has the figure; `back`: for the way from the second zone to the first."""
         if self.listed is not None:
+            # a file may list a pair in either order; zones of a pair are in the cluster's order
             turned = (self.listed.between[0] != self.first.name) != back
             backward = getattr(self.listed, f"{key}_back", None) if turned else None
             value = getattr(self.listed, key) if backward is None else backward
@@ -158,6 +159,7 @@ class FigureSources:
         sender = b if back else a
         if value is not None or a is None or b is None or sender is None or sender.egress_usd_per_gb is None:
             return value, origin
+        # clouds bill the sender, and this price is for another region of theirs: not to other providers, nor at home
         abroad = a.provider == b.provider and a != b
         return (sender.egress_usd_per_gb, "region price") if abroad else (None, "unknown")
 
@@ -214,6 +216,7 @@ def _find_published_pair(a: Zone, b: Zone, catalogue: Catalogue) -> MeasuredPair
     """The published measurement between two regions, if both are the catalogue's own."""
 
     def built_in(region: Region | None) -> bool:
+        # a region of the user's with a built-in name may lie elsewhere: what was measured is not about it
         return region is not None and catalogue.find("regions", region.name) == region
 
     if a.region is None or b.region is None or not (built_in(a.region) and built_in(b.region)):

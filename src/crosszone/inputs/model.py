@@ -84,6 +84,7 @@ class Model(Value):
     """Width of the residual stream."""
     heads: Annotated[int, Strict(), Field(ge=1, le=10_000)]
     """Query heads of a layer."""
+    # Defaults are made of what is checked so far; a wrong field is reported as itself, so any legal number will do.
     kv_heads: Annotated[int, Strict(), Field(ge=1, le=10_000)] = Field(
         default_factory=lambda done: done.get("heads", 1)
     )
@@ -138,6 +139,7 @@ class Model(Value):
     @model_validator(mode="before")
     @classmethod
     def _head_width(cls, data: Any) -> Any:
+        # before the default of head_dim rounds hidden / heads down without a word
         if isinstance(data, dict) and "head_dim" not in data and "mla" not in data:
             hidden, heads = data.get("hidden"), data.get("heads")
             if isinstance(hidden, int) and isinstance(heads, int) and heads > 0 and hidden % heads:

@@ -77,6 +77,7 @@ def attention_parameters(model: Model) -> int:
         return _mla_parameters(model)
     projections = h * heads * e + 2 * h * kv * e + heads * e * h
     bias = ("qkv" in model.bias) * (heads + 2 * kv) * e + ("out" in model.bias) * h
+    # over single heads all heads of a layer share one weight of their width (Qwen3); OLMo's is over all of them
     norms = {"none": 0, "head": 2 * e, "full": (heads + kv) * e}[model.qk_norm]
     return projections + bias + norms + model.attention_sinks * heads
 

@@ -118,6 +118,7 @@ class Placement(Value):
             notices.append(Notice(code="placement_ranks", field="placement.blocks", value=self.ranks, params=params))
             return notices
         where = self.located(cluster)
+        # at most 1024 GPUs a node (`NodeGroup.gpus`)
         gpu_number = where["node"] * 1024 + where["gpu"]
         places = np.stack([where["group"], gpu_number])
         if np.unique(places, axis=1).shape[1] != self.ranks:
@@ -146,6 +147,7 @@ class Placement(Value):
         import numpy as np
 
         where, teams = self.located(cluster), self._list_tp_groups(strategy)
+        # a group has at most 10^6 nodes (`cluster.MAX_GPUS`)
         nodes = (where["group"] * 1_000_000 + where["node"])[teams].reshape(-1, strategy.tp)
         used = 1 + (np.diff(np.sort(nodes, axis=1), axis=1) != 0).sum(axis=1)
         sizes = np.array([group.gpus for _, group in cluster.groups()])
@@ -162,6 +164,7 @@ class Placement(Value):
 
         axes = self.coordinates(strategy)
         team = (axes["cp"] * (strategy.dp or 1) + axes["dp"]) * strategy.pp + axes["pp"]
+        # stable: ranks of a group stay in their order along tp
         return np.argsort(team, kind="stable")
 
     def _find_unknown_gpus(self, cluster: Cluster) -> Iterator[Notice]:
@@ -261,6 +264,7 @@ def no_tp_room(cluster: Cluster, strategy: Strategy) -> Notice | None:
     room, ranks = tp_room(cluster, strategy.tp), strategy.ranks
     if ranks <= room:
         return None
+    # only divisors of tp: these divide the model's widths as tp did
     divisors = (t for t in range(strategy.tp, 1, -1) if strategy.tp % t == 0)
     legal = next((t for t in divisors if ranks // strategy.tp * t <= tp_room(cluster, t)), 1)
     params = {"ranks": ranks, "room": room, "tp": strategy.tp, "gpus": cluster.gpus, "legal": legal}

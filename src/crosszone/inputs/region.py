@@ -47,6 +47,7 @@ def great_circle_km(lat_a: float, lon_a: float, lat_b: float, lon_b: float) -> f
     phi_a, phi_b = math.radians(lat_a), math.radians(lat_b)
     half_lat, half_lon = (phi_b - phi_a) / 2, math.radians(lon_b - lon_a) / 2
     root = math.sin(half_lat) ** 2 + math.cos(phi_a) * math.cos(phi_b) * math.sin(half_lon) ** 2
+    # rounding takes the root of antipodes above 1, which asin refuses
     return 2 * EARTH_RADIUS_KM * math.asin(min(1.0, math.sqrt(root)))
 
 
@@ -65,6 +66,7 @@ def rtt_from_distance_ms(km: float) -> Band:
     for bucket in routes()["buckets"]:
         if km < bucket["from_km"]:
             break
+        # beyond the longest measured distance the last factors go on
         floor = fibre_floor_ms(min(km, bucket["to_km"]) if bucket is not routes()["buckets"][-1] else km)
         band = Band(
             max(band.low, floor * bucket["p10"]),

@@ -117,7 +117,7 @@ def _list_broken(code: str, field: str, value: Any, **params: Any) -> Notice:
 
 
 def largest_divisor(number: int, limit: int) -> int:
-    """The largest divisor of `number` that is at most `most`."""
+    """The largest divisor of `number` that is at most `limit`."""
     return next(d for d in range(max(1, min(number, limit)), 0, -1) if number % d == 0)
 
 
@@ -231,6 +231,7 @@ def schedule_has_shape(case: Case) -> Iterator[Notice]:
 def sequence_splits(case: Case) -> Iterator[Notice]:
     """Degree c divides the sequence (2c if causal, to share the work evenly); so does t with sequence parallelism."""
     s, length = case.strategy, case.job.seq_len
+    # causal: each rank takes a part from the front and one from the back, for later tokens see more
     halves = 2 if case.model.causal else 1
     if s.cp > 1 and length % (halves * s.cp):
         legal = next((c for c in range(s.cp, 1, -1) if length % (halves * c) == 0), 1)
@@ -293,6 +294,7 @@ def gpus_have_precision(case: Case) -> Iterator[Notice]:
     """Every GPU kind has the tensor path of the precision, and is of a generation that has its format."""
     path, generations = compute_precision(case.job), precision_architectures(case.job)
     for gpu in case.cluster.gpu_kinds:
+        # a GPU of the user's own has no architecture to go by: its peaks are believed
         is_supported = not generations or gpu.architecture in (*generations, "custom")
         if gpu.peak(path) is None or not is_supported:
             able = [name for name in ("bf16", "fp16", "fp8", "fp32") if gpu.peak(name) is not None]

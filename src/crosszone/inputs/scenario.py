@@ -213,6 +213,7 @@ def read_scenario(source: Source, entries: Catalogue | None = None) -> Loaded:
     value = _load_cluster_file(value, folder, document)
     scenario = parse(Scenario, value, document, catalogue=entries or catalogue(), folder=folder, notices=notices)
     try:
+        # worked out at once: a pair without any RTT is refused with its line, not in the middle of a prediction
         _ = scenario.links
     except InputError as error:
         raise type(error)(*map(document.placed, error.notices)) from None

@@ -72,6 +72,7 @@ def _collect_classes(root: type[Value]) -> set[type[Value]]:
 def _read_field_docstrings(cls: type[Value]) -> dict[str, str]:
     """The docstring after each field of a class. Read here and not by pydantic, which would do it at every start."""
     meanings: dict[str, str] = {}
+    # the fields of a base class first: a derived class may explain one anew
     for base in reversed([b for b in cls.__mro__ if issubclass(b, Value) and b is not Value]):
         tree = parsed(textwrap.dedent(inspect.getsource(base))).body[0]
         assert isinstance(tree, ast.ClassDef)
@@ -165,6 +166,7 @@ def _format_bounds(field: dict[str, Any]) -> str:
     text = words.get(str(field.get("type")), "mapping")
     limits = []
     for key, sign in (("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<="), ("exclusiveMaximum", "<")):
+        # larger limits only keep numbers finite (value.py): nobody needs to read them
         if key in field and abs(field[key]) < 1e17:
             limits.append(f"{sign} {field[key]:g}" if field[key] < 1e6 else f"{sign} {field[key]:,.0f}")
     return f"{text} {', '.join(limits)}".strip()

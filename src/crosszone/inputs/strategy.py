@@ -163,6 +163,7 @@ class Strategy(Value):
             return self.replace(dp=len(self.replica_micro_batches))
         upper = max(1, room // self.model_ranks)
         fitting = (d for d in range(upper, 0, -1) if global_batch % (self.micro_batch * d) == 0)
+        # no number of replicas divides the batch: `rules.batch_divides` then says which numbers clash
         return self.replace(dp=next(fitting, upper))
 
     def micro_batches(self, global_batch: int) -> int:

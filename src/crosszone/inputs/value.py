@@ -76,6 +76,7 @@ Prose = Annotated[str, AfterValidator(_check_readable)]  # Text for people to re
 V = TypeVar("V", bound="Value")
 
 
+# pydantic does not export its metaclass; type checkers take no base class that is computed.
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass as _Metaclass
 else:
@@ -111,6 +112,7 @@ class Value(BaseModel, metaclass=_Checked):
 
     def replace(self, **changes: Any) -> Self:
         """The same value with some fields changed, checked anew."""
+        # not model_copy, which checks nothing; fields left at their default stay unset, and out of files
         return parse(type(self), {**{k: getattr(self, k) for k in self.model_fields_set}, **changes})
 
 
@@ -150,6 +152,7 @@ def _drop_consequences(details: Sequence[ErrorDetails]) -> list[ErrorDetails]:
         location = detail["loc"]  # a list is also called too short when its entries are wrong
         return detail["type"] == "too_short" and any(d["loc"][: len(location)] == location != d["loc"] for d in details)
 
+    # cut first: `follows` compares each with all others
     return [detail for detail in details[:MOST_NOTICES] if not follows(detail)]
 
 
@@ -258,6 +261,7 @@ def _build_notice(cls: type[BaseModel], detail: ErrorDetails, path: FieldPath) -
     if kind == "finite_number":
         return notice("not_finite")
     if kind in ("literal_error", "enum"):
+        # pydantic gives the choices as a sentence: "'a', 'b' or 'c'"
         allowed = [a.strip("' ") for a in context["expected"].replace(" or ", ",").split(",")]
         return notice("not_one_of", allowed=allowed, nearest=nearest(str(value_given), allowed)[:1] or allowed[:1])
     if kind in ("too_short", "too_long"):

@@ -52,6 +52,7 @@ def figures(kind: Kind, entry: Entry) -> list[dict[str, Any]]:
 
 def _is_empty(value: Any) -> bool:
     """Not given, or a part that is not there; a price or a degree of 0 is a figure."""
+    # fields that count or switch are int or bool and say with 0 that a part is not there; prices and degrees are float
     return value in (None, "", []) or (value == 0 and not isinstance(value, float))
 
 

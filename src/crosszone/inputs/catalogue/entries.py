@@ -100,6 +100,7 @@ def _entry_type(kind: Kind, name: str, fields: dict[str, Any], document: Documen
     if kind == "regions":
         return parse(Region, whole(fields, name), document, at=(name,))
     nested = "architecture" in fields
+    # without a nested `architecture` the two kinds of fields stand side by side, told apart by whose they are
     about = {key: value for key, value in fields.items() if key in ModelEntry.model_fields or nested}
     architecture = about.pop("architecture", None) if nested else {k: v for k, v in fields.items() if k not in about}
     at = (name, "architecture") if nested else (name,)
@@ -136,6 +137,7 @@ class Catalogue:
         """Folder of the user's entries; None: built-in ones alone."""
         self._tables: dict[Kind, _Table] = {}
         self._whole: set[Kind] = set()
+        # reentrant: while a kind is read, an entry that is `like` another asks for the same kind again
         self._reading = RLock()
 
     def names(self, kind: Kind) -> list[str]:
@@ -232,6 +234,7 @@ class Catalogue:
         changes = ", ".join(
             f"{key} {_short(inner)}" for key, inner in overrides.items() if key not in ("name", "notes")
         )
+        # 100: no longer than `value.Name` takes
         return {"name": f"{base.name} with {changes}"[:100].strip() if changes else base.name} | fields
 
     def _not_found(self, kind: Kind, name: str) -> Exception:
@@ -258,6 +261,7 @@ class Catalogue:
         back = self._pairs.get((second, first))
         if back is None:
             return None
+        # a round trip is the same from both ends, a rate is not
         turned = {"gbps": back.gbps_back, "gbps_back": back.gbps} if back.gbps_back is not None else {}
         return back.replace(between=(first, second), **turned)
 
@@ -290,6 +294,7 @@ class Catalogue:
         candidates = [
             e for e in self.entries("models") if isinstance(e, ModelEntry) and e.stands_for_size and e.published
         ]
+        # by the logarithm: 3.5B and 14B are equally far from 7B
         return min(candidates, key=lambda e: abs(math.log(e.published.total_b / size_b)) if e.published else math.inf)
 
     def based(self, kind: Kind, fields: dict[str, Any]) -> dict[str, Any]:
@@ -325,6 +330,7 @@ class Catalogue:
             return
         table = self._tables[kind] = _built_in_catalogue()._kind(kind).copy()
         for path in own_files(self.own, kind):
+            # a file that cannot be parsed names nothing; what it was to define goes by the name it was saved under
             names = [path.stem]
             try:
                 document = read_document(path)
@@ -338,6 +344,7 @@ class Catalogue:
 
     def _fewer_layers(self, name: str) -> ModelEntry | None:
         match = _FEWER_LAYERS.fullmatch(name)
+        # published runs with fewer layers than the model has; all else is as in the model itself
         base = self.find("models", match["base"]) if match else None
         if match is None or not isinstance(base, ModelEntry):
             return None

@@ -133,6 +133,7 @@ def _write_entry(kind: Kind, entry: Entry, current: Catalogue) -> Entry:
 
 def replace_file(path: Path, text: str) -> None:
     """Write a file so that a reader sees the old or the new one, never half."""
+    # in the same folder: `os.replace` is atomic only within a file system
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
