@@ -71,7 +71,8 @@ def far(framework: str, cluster=None, **more):
 
 
 def test_every_switch_is_flipped_here():
-    assert FLIPS.keys() == switches().keys() == load_texts("en")["switch"].keys()
+    assert FLIPS.keys() == switches().keys(), "a switch has its values in FLIPS"
+    assert switches().keys() == load_texts("en")["switch"].keys(), "a switch has its sentences in group `switch`"
 
 
 @pytest.mark.parametrize("framework", STRATEGIES)
