@@ -162,9 +162,12 @@ def test_the_step_can_be_kept_as_files(open_page):
         assert text.startswith(starts[name])
 
 
-@pytest.mark.long
 def test_kinds_and_lanes_can_be_hidden(open_page):
     page = drawn(open_page)
+    swatches = page.locator(".timeline-legend .swatch").evaluate_all(
+        "(swatches) => swatches.map((swatch) => getComputedStyle(swatch).backgroundColor)"
+    )
+    assert len(set(swatches)) == len(swatches) > 4
     tall = page.locator('[data-chart="timeline"] canvas').first.bounding_box()["height"]
     before = ink(page)
     page.get_by_role("button", name="Links", exact=True).click()

@@ -5,10 +5,10 @@ import { useEffect, useState } from "./dom.js";
 
 function read() {
   const style = getComputedStyle(document.documentElement);
+  // by rule, not by file: stylesheets are joined into one when they are served
   const names = [...document.styleSheets]
-    .filter((sheet) => sheet.href?.endsWith("/tokens.css"))
     .flatMap((sheet) => [...sheet.cssRules])
-    .flatMap((rule) => ("style" in rule ? [.../** @type {CSSStyleRule} */ (rule).style] : []))
+    .flatMap((rule) => (rule instanceof CSSStyleRule && rule.selectorText.startsWith(":root") ? [...rule.style] : []))
     .filter((name) => name.startsWith("--"));
   return Object.fromEntries(names.map((name) => [name.slice(2), style.getPropertyValue(name).trim()]));
 }
