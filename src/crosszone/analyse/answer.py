@@ -56,7 +56,7 @@ class Analysis(Value):
 class Analysed(NamedTuple):
     """An analysis, and the predictor behind it."""
 
-    found: PredictionAnswer
+    answer: PredictionAnswer
     analysis: Analysis
 
 

@@ -309,6 +309,7 @@ def trades(scenario: Scenario, front: Sequence[Point], *, language: str = "en") 
                 told=Notice(code="trade_buys", level="note", params=params).as_dict(language),
             )
         )
+    # the front runs from the fastest plan to the cheapest
     return tuple(reversed(trades_made))
 
 

@@ -60,6 +60,7 @@ def _add_nodes(cluster: Cluster) -> Iterator[Change]:
                 kind="node",
                 target=_group_name(zone, g),
                 notice=_build_note("marginal_node", gpus=group.gpus, gpu=group.gpu.name, zone=_group_name(zone, g)),
+                # hosts are as many as nodes, and the address of a node that is not there yet is not known
                 make=partial(_replace_group, cluster, z, g, count=group.count + 1, hosts=()),
                 gpus_change=True,
             )
@@ -67,6 +68,7 @@ def _add_nodes(cluster: Cluster) -> Iterator[Change]:
 
 def _add_zones(cluster: Cluster, links: Sequence[ZoneLink]) -> Iterator[Change]:
     ranked = sorted(links, key=lambda link: (min(link.gbps, link.gbps_back), -link.rtt_ms.expected))
+    # ranked from slow to quick: the best link and the median one [A16]
     models = list(dict.fromkeys([len(ranked) - 1, (len(ranked) - 1) // 2])) if ranked else [None]
     for zone in cluster.zones:
         for at in models:
@@ -166,6 +168,7 @@ def _copy_zone(cluster: Cluster, zone: Zone, like: ZoneLink | None) -> Cluster:
         listed = {
             "gbps": like.gbps,
             "gbps_back": like.gbps_back,
+            # a scenario takes one round-trip time, so the band of one that comes from distance is lost [A16]
             "rtt_ms": like.rtt_ms.expected,
             "jitter_ms": like.jitter_ms,
             "loss_pct": like.loss_pct,
@@ -184,6 +187,7 @@ def _raise_bandwidth(cluster: Cluster, wider: Sequence[ZoneLink]) -> Cluster:
     for path in wider:
         old = listed.get(frozenset(path.between)) or Link(between=path.between)
         forward, back = path.gbps + MORE_GBPS, path.gbps_back + MORE_GBPS
+        # a file may list the pair from its other end, where its two rates are the other way round
         if old.between != path.between:
             forward, back = back, forward
         listed[old.pair] = old.replace(gbps=forward, gbps_back=back)
@@ -229,6 +233,7 @@ def next_faster(gpu: Gpu, precision: str) -> Gpu | None:
     def speed(kind: Gpu) -> tuple[float, float]:
         return kind.peak(precision) or 0.0, kind.memory_gb_per_s
 
+    # without a price the change could only be called faster, never worth it
     kinds = [kind for kind in catalogue().entries("gpus") if isinstance(kind, Gpu) and kind.usd_per_hour is not None]
     alike = [kind for kind in kinds if (kind.vendor, kind.form) == (gpu.vendor, gpu.form) and speed(kind) > speed(gpu)]
     return min(alike, key=lambda kind: (*speed(kind), kind.usd_per_hour), default=None)

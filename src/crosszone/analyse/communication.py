@@ -57,6 +57,7 @@ def crossing_groups(site: PlacedStrategy) -> tuple[CrossingGroups, ...]:
     after = np.roll(zones, -1, axis=0)
     stages = s.pp if site.wraps else s.pp - 1
     for replica in range(zones.shape[1]):
+        # a set: a pipeline that crosses a pair twice is still one group on that link
         pairs = {
             (int(a), int(b)) for a, b in zip(zones[:stages, replica], after[:stages, replica], strict=True) if a != b
         }
@@ -126,6 +127,7 @@ def _estimate_in_one_zone(p: Predictor) -> float | None:
         return None
     cluster, placement = one_zone(p.site.cluster), in_one_zone(p.site.cluster, p.site.placement)
     strategy = p.strategy.replace(local_update=None)
+    # with one zone the states of all replicas lie inside it
     if strategy.shard_within == "zone":
         strategy = strategy.replace(shard_within="all", communication=_flatten_hierarchy(strategy.communication))
     case = replace(p.case, cluster=cluster, strategy=strategy, placement=placement)
@@ -154,6 +156,7 @@ def _estimate_alone(p: Predictor, group: NodeGroup) -> float | None:
     """Tokens/s of one GPU of a node group."""
     s, job = p.strategy, p.case.job
     samples = s.micro_batch * max(1, round(job.global_batch / (s.ranks * s.micro_batch)))
+    # nvlink_domain goes: one of the group's own size is more than a single GPU allows
     zone = p.site.cluster.zones[0].replace(nodes=(group.replace(count=1, gpus=1, nvlink_domain=None),))
     scenario = Scenario(
         model=p.case.model,
@@ -285,6 +288,7 @@ def communication_report(p: Predictor, prediction: Prediction | None = None) -> 
     worked = [worked_out(p, f"communication[{at}].bytes_per_step") for at, _ in enumerate(predicted.communication)]
     lines = [_build_line(row, text, 0.0) for row, text in zip(predicted.communication, worked, strict=True)]
     lines += _build_checkpoint_lines(predicted, step)
+    # a single GPU that writes no checkpoint sends nothing
     total = sum(line.bytes_per_step for line in lines) or 1.0
     lines = [line.model_copy(update={"share": line.bytes_per_step / total}) for line in lines]
     compute = sum(predicted.breakdown_s[name] for name in COMPUTE)
@@ -334,6 +338,7 @@ def _build_checkpoint_lines(prediction: Prediction, step: float) -> list[Traffic
     """What a checkpoint writes, shared out over the steps between two of them. [A9]"""
     good = prediction.run.goodput
     often = step / good.interval_s if good.interval_s > 0 else 0.0
+    # GPUs without failures need no checkpoints: the best interval is infinite [E1]
     if not 0 < often < float("inf"):
         return []
     return [
@@ -347,6 +352,7 @@ def _build_checkpoint_lines(prediction: Prediction, step: float) -> list[Traffic
             exposed_s=good.checkpoint_s * often,
             share=0.0,
             formula="A9",
+            # repr keeps every digit: the text, worked out, is the number above
             worked=f"{good.checkpoint_gb!r} * 1000000000 * {step!r} / {good.interval_s!r}",
         )
     ]
@@ -368,7 +374,7 @@ def _sum_lines(lines: Iterable[TrafficLine], by: Literal["kind", "tier"], total:
         )
         for name, group_lines in by_name.items()
     ]
-    return tuple(sorted(sums, key=lambda one: -one.bytes_per_step))
+    return tuple(sorted(sums, key=lambda row: -row.bytes_per_step))
 
 
 def _build_links(p: Predictor, lines: Iterable[TrafficLine], step: float) -> tuple[LinkTraffic, ...]:

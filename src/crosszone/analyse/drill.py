@@ -155,6 +155,7 @@ def drill(
     prepared = plannable(scenario)
     best = main or plan(prepared, **how).plans[0]
     worth, good = worth_of(prepared, best, loaded), best.prediction.run.goodput
+    # a pinned number of replicas would rule out every plan on fewer zones
     loose = freed(scenario) or prepared
     ground = DrillContext(
         plan=best,
@@ -179,6 +180,7 @@ def drill(
     if progress is not None:
         progress("zones", len(names), len(names))
     often = zone_failures_per_year / YEAR_S
+    # a zone without which nothing trains has no time lost to count; `drill_not_counted` says so
     lost = sum(loss.back_after_s or 0.0 for loss in losses if loss.used)
     days = best.prediction.run.days
     return Drill(
@@ -205,6 +207,7 @@ def share_with_zones(share: float, lost_per_second: float) -> float:
 
 def _sort_by_damage(loss: ZoneLoss) -> tuple[float, float]:
     """Losses that leave least stand first, then those that take longest."""
+    # never back: before any loss that leaves as little
     return loss.tokens_left_pct, -math.inf if loss.back_after_s is None else -loss.back_after_s
 
 
@@ -345,6 +348,7 @@ def fetch_times(
         int(z): checkpoint_bytes * layers[(zones_of_ranks == z).any(axis=1)].sum() / layers.sum()
         for z in np.unique(zones_of_ranks)
     }
+    # limits alone: connections are taken to be enough to fill the links
     limits, seconds = zone_paths(surviving.cluster).limits, {}
     for source, zone in enumerate(surviving.cluster.zones):
         receivers = {z: size for z, size in needs.items() if z != source}

@@ -127,6 +127,7 @@ def _set_entry(value: Any, entry: str, remaining: list[Step], new: Any, place: _
         at = int(entry)
         return [change(item) if number == at else item for number, item in enumerate(items)]
     names = [item.get("name") for item in items if isinstance(item, Mapping)]
+    # digits are always a place, also where a zone is called so
     if not entry.isdigit() and entry in names:
         at = names.index(entry)
         return [change(item) if number == at else item for number, item in enumerate(items)]

@@ -107,6 +107,7 @@ def _estimate_restart_s(p: Predictor, used: list[ZoneLink]) -> float:
 def _find_longest_s(p: Predictor) -> float:
     """The longest that one exchange between zones may take."""
     local = p.strategy.local_update
+    # such rows are means over all steps: one averaging lasts as long as theirs up to the next
     seldom = local.steps / local.fragments if local is not None else 1.0
     rows = [row for row in build_prediction(p).communication if " > " in row.link]
     return max((row.busy_s * (seldom if row.kind == "local update" else 1.0) for row in rows), default=0.0)

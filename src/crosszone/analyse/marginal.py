@@ -168,6 +168,7 @@ def marginal(
     for number, change in enumerate(tried):
         if progress is not None:
             progress("variants", number, len(tried))
+        # another number of GPUs can only be used where none is pinned, so both sides are planned without those pins
         apart = change.gpus_change and loose is not None
         start, before = (loose, free) if apart and loose is not None else (plannable(scenario), base)
         try:
@@ -233,6 +234,7 @@ def _build_variant(
         advice = Notice(code="marginal_refused", level="note", field="cluster")
         if change.kind == "drop":
             advice = Notice(code="marginal_drop_needed", level="note", field="cluster", params={"zone": change.target})
+        # all other figures are null, whatever fields are added
         nothing = [name for name in Variant.model_fields if name not in fields and name not in ("refusal", "verdict")]
         notices = tuple(notice.as_dict(language) for notice in after.notices)
         empty = dict.fromkeys(nothing, None)
@@ -306,6 +308,7 @@ class _Gain:
         """$ an hour that it may cost before a token becomes dearer."""
         if self.more is None or self.old.usd_per_hour is None:
             return None
+        # of a link `more` is its egress alone: what is left is what its rent may be
         return self.share * self.old.usd_per_hour - (0.0 if self.change.price_known else self.more)
 
     @property

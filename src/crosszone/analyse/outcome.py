@@ -177,6 +177,7 @@ def figures_of(measured: MeasuredTimelines) -> tuple[Figures, tuple[Phase, ...]]
     communication, and what is left is waiting: the three add up to the step.
     """
     steps = sorted(measured.steps, key=lambda step: step.end_s - step.start_s)
+    # of an even number the shorter of the two in the middle: one that was measured, no mean [A30]
     timeline, _ = measured.timeline(steps[(len(steps) - 1) // 2].step)
     step = timeline.step_s
     compute = math.fsum(row["seconds"] for row in list_lane_totals(timeline) if row["kind"] in WORK)

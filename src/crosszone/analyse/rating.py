@@ -104,9 +104,11 @@ def _build_use(
         "nic": nic,
         "flow": sum_flows(how),
     }
+    # of equals the first counts: connections are named only where they are the least
     least = min(rates, key=lambda name: rates[name])
     wire = min(rates["link"], rates["uplink"], rates["nic"])
     enough = max(1, math.ceil(wire / (ranks * how.connections / how.flows * flow)))
+    # Gloo has one connection between two ranks whatever the option says: more of them may change nothing
     fills = sum_flows(replace(how, flows=enough)) >= wire * (1.0 - ROUNDING)
     return LinkUse(
         link=link,
@@ -342,6 +344,7 @@ class _Draws:
         for at in range(DRAWS // BANDS):
             links = dict(self.p.site.links)
             for number, (pair, link) in enumerate(self.links.items()):
+                # three draws, not a band: low, expected and high are only the places that one prediction answers for
                 three = Band(*times[number][BANDS * at : BANDS * (at + 1)].tolist())
                 loss = 100.0 * float(self.lost[number, at]) if "loss" in on else link.loss_pct
                 links[pair] = replace(link, rtt_ms=three, jitter_ms=None, loss_pct=loss)
@@ -358,12 +361,14 @@ class _Draws:
             time = _spread_skewed(self.normals[row], band.low, band.expected, band.high)
         if "jitter" in on:
             time = time + _find_jitter_ms(link) * self.normals[row + 1]
+        # a typed RTT below the floor is flagged, but believed [G2]
         return np.asarray(np.maximum(time, min(link.floor_ms or 0.0, band.low)))
 
 
 @cache
 def _spread_normal() -> Floats:
     """[draws] Standard normal numbers spread evenly: the middle of each of so many equal parts."""
+    # evenly, not at random: p95 of 201 random numbers would differ from seed to seed
     return np.array([NormalDist().inv_cdf((n + 0.5) / DRAWS) for n in range(DRAWS)])
 
 
@@ -383,7 +388,9 @@ def _spread_poisson(mean: float, count: int) -> Floats:
         return np.array([mean + math.sqrt(mean) * NormalDist().inv_cdf(part) for part in even])
     if mean == 0:
         return np.zeros(count)
+    # ten standard deviations above the mean nothing is left; 20 more for means near 0
     largest = math.ceil(mean + 10.0 * math.sqrt(mean) + 20.0)
+    # in logarithms: mean^k and k! are beyond floats long before their quotient is
     chance = np.exp([k * math.log(mean) - mean - math.lgamma(k + 1.0) for k in range(largest)])
     return np.searchsorted(np.cumsum(chance), even).astype(float)
 

@@ -250,6 +250,7 @@ def _combine(scenario: Scenario, now: Predictor, before: Prediction, ranked: lis
             except InputError:
                 continue
             rate = after.tokens_per_s.expected
+            # what did not fit before need not fit now, but nothing may stop fitting
             fits = after.memory_gib.fits >= before.memory_gib.fits
             if fits and rate > best * (1 + LEAST_GAIN) and (best_step is None or rate > best_step[0]):
                 best_step = rate, suggestion, after

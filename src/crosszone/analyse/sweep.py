@@ -1,8 +1,8 @@
 """Sweep: a scenario planned anew (or predicted) at every value of one field, or of two.
 
     rates, trips = read_axis("cluster.links[*].gbps=1:100:log20"), read_axis("cluster.links[*].rtt_ms=5:80:20")
-    found = sweep(scenario, rates, trips)
-    found.cell(0, 3).choice, found.cell(0, 3).step_time_s.expected, found.flips
+    result = sweep(scenario, rates, trips)
+    result.cell(0, 3).choice, result.cell(0, 3).step_time_s.expected, result.flips
 
 Flips: where what crosses zones changes: lines between the cells of two axes, places on one axis.
 """
@@ -220,9 +220,11 @@ def sweep(
         if value not in allowed:
             params = {"allowed": list(allowed), "nearest": allowed[0]}
             raise InvalidError(Notice(code="not_one_of", field=name, value=value, params=params))
+    # `SweepCell.lead` divides by 1 - margin
     if not 0 <= margin < 1:
         ends: dict[str, Any] = {"low": 0, "high": 1}
         raise InvalidError(Notice(code="switch_out_of_range", field="margin", value=margin, params=ends))
+    # made anew: `replace(strategy=None)` would state a strategy of null
     fields_kept = {key: getattr(scenario, key) for key in scenario.model_fields_set - {"strategy", "placement"}}
     start = Scenario(**fields_kept) if free else scenario
     if mode == "predict" and start.strategy is None:

@@ -69,6 +69,7 @@ class SweepAxis(Value):
     @property
     def numbers(self) -> tuple[float, ...] | None:
         """The values where all are numbers, each above the one before; else there is nothing between two of them."""
+        # bool is an int in Python
         numeric = [float(v) for v in self.values if isinstance(v, int | float) and not isinstance(v, bool)]
         rising = all(a < b for a, b in pairwise(numeric))
         return tuple(numeric) if len(numeric) == len(self.values) and rising else None
@@ -472,6 +473,7 @@ def _run_on_cores(
     cells: Cells, points: Sequence[Point], count: int, cancelled: Cancelled | None
 ) -> Iterator[tuple[int, list[SweepCell]]]:
     """In processes of their own, each given the next chunk when it is done with one."""
+    # reversed, for pop() takes the last: neighbouring chunks follow each other
     waiting = _split_points(points, count)[::-1]
     with _start_workers(cells, min(count, len(waiting))) as workers:
         busy = dict.fromkeys(workers, True)
@@ -486,6 +488,7 @@ def _run_on_cores(
                     answer = pipe.recv()
                 except (EOFError, OSError) as error:
                     raise _report_dead_worker(workers[pipe]) from error
+                # what a worker raised came back as a value, for a pipe carries nothing else
                 if isinstance(answer, BaseException):
                     raise answer
                 yield answer
@@ -517,6 +520,7 @@ def _start_workers(cells: Cells, count: int) -> Iterator[dict[Connection, Any]]:
             ours, theirs = context.Pipe()
             worker = context.Process(target=_serve, args=(theirs, cells), daemon=True)
             worker.start()
+            # else this process keeps the worker's end open, and recv() waits for ever when the worker dies
             theirs.close()
             workers[ours] = worker
         yield workers
@@ -580,6 +584,7 @@ def _run_on_ray(
             raise InputError(Notice(code="ray_unreachable", field="on", value=address, params={"why": why})) from error
     running: list[Any] = []
     try:
+        # put once: given to each task, the scenario would travel with every chunk
         work, task, name = ray.put(cells), ray.remote(_run_chunk), uuid4().hex
         chunks = _split_points(points, count or int(ray.cluster_resources().get("CPU", 1)))
         running = [task.remote(work, name, chunk) for chunk in chunks]

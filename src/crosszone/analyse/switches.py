@@ -61,6 +61,7 @@ def with_bucket(base: Predictor, bucket_mb: float) -> Predictor:
     """The same strategy in the same place with another bucket."""
     talk = base.strategy.communication.replace(bucket_mb=bucket_mb)
     case = replace(base.case, strategy=base.strategy.replace(communication=talk))
+    # links between zones are the same for every bucket: looked up once for 34 predictions
     site = PlacedStrategy(
         case=case, placement=base.site.placement, links=base.site.links, shared_crossings=base.site.crossings
     )
@@ -213,6 +214,7 @@ def option_of(name: str, after: Predictor) -> str | None:
 
 def connections(flows: int) -> tuple[int, int]:
     """Threads, and sockets of each, that give a channel of NCCL so many connections."""
+    # NCCL_SOCKET_NTHREADS x NCCL_NSOCKS_PERTHREAD: a thread each where they go round
     threads = max(n for n in range(1, MOST_THREADS + 1) if flows % n == 0)
     return threads, flows // threads
 

@@ -135,6 +135,7 @@ def changed_predictor(scenario: Scenario, changes: Mapping[str, Any], now: Predi
 
 def changed_scenario(scenario: Scenario, changes: Mapping[str, Any], now: Predictor) -> Scenario:
     """That scenario."""
+    # else `any` might choose another framework for the change, and the gain would be that of the framework
     framework_kept = {} if "job.framework" in changes else {"job.framework": now.framework.name}
     return scenario_with(scenario, {**framework_kept, **changes})
 

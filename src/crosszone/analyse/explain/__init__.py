@@ -1,6 +1,6 @@
 """Explanations: every shown number with its formula, its inputs and the numbers put in.
 
-explain(p, p.prediction(), "mfu").worked  # "model FLOPs / (peak x step)" as numbers that give the MFU
+explain(p, build_prediction(p), "mfu").worked  # "model FLOPs / (peak x step)" as numbers that give the MFU
 """
 
 from crosszone.analyse.explain.description import Explanation, Input, SummandLine

@@ -233,6 +233,7 @@ class Descriptions:
     def notes(self, cell: RecordedEntry) -> tuple[LabelWords, ...]:
         """What a reader should know of a figure."""
         rule = described(cell.node.name or "").rule
+        # a figure of 0 has no expression worth reading: the rule says what is not there
         if not cell.value and rule.zero:
             return (LabelWords(rule.zero),)
         note_texts = []
@@ -297,8 +298,9 @@ class Descriptions:
         return self.p.site.groups[self._group_number(row, stage)]
 
     def _group_number(self, row: int, stage: int) -> int:
-        kinds = self.p.site.replica_classes[0]
-        return int(self.p.site.group[stage, int(kinds[row % len(kinds)]), 0, 0])
+        replicas = self.p.site.replica_classes[0]
+        # rows are bands of RTT, each with a row for every replica class
+        return int(self.p.site.group[stage, int(replicas[row % len(replicas)]), 0, 0])
 
     def source(self, cell: RecordedEntry) -> NumberSource:
         """Origin, place and error of a number that goes in."""
@@ -307,6 +309,7 @@ class Descriptions:
         where = described_rule.filled(rule.where, about)
         if cell.node.op not in ("leaf", "constant"):
             return NumberSource("figure", "")
+        # `catalogue` of a rule in figures.yaml: what follows `_from_`, else the name of a datasheet's figure
         make = getattr(self, f"_from_{rule.catalogue}", None)
         if make is not None:
             return make(cell, described_rule, about)  # type: ignore[no-any-return]

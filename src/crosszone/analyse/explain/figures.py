@@ -1,6 +1,6 @@
 """Figures: every number of a prediction that can be opened, by its path, and all that goes into it.
 
-    explain(p, p.prediction(), "mfu").worked
+    explain(p, build_prediction(p), "mfu").worked
 
 The expressions are those that computed the number (`predict/recorded.py`). Paths are those of a prediction (`run.days`,
 `memory_gib.stages[0].total`), of a result of a stage (`stage[2].exchange.reduce`, in row 4 `stage[2]@4.`), of sums of
@@ -57,6 +57,7 @@ def timeline_cell(p: Predictor, figure: str) -> RecordedEntry | None:
         if match:
             try:
                 with recording():
+                    # twice: a constant cannot be opened, the same number under its name can (`_find_path`)
                     step = named("step_time_s", named("step_time_s", p.step_time.expected))
                     return RecordedEntry(build(p.timeline(), step, *match.groups()), ())
             except (KeyError, IndexError, InputError):
@@ -186,6 +187,7 @@ PLAIN = (
     *(f"run.goodput.{name}" for name in ("share", "mtbf_hours", "checkpoint_gb", "checkpoint_s", "interval_s")),
     "run.goodput.lost_per_failure_s",
 )
+# Few digits: paths come from requests too, and int() of thousands of digits is slow.
 _STAGE = re.compile(r"stage\[(\d{1,6})\](?:@(\d{1,6}))?\.(.+)")
 _MEMORY = re.compile(r"memory_gib\.stages\[(\d{1,6})\]\.(parts\.\w+|total|limit|host)")
 _ENTRY = re.compile(r"(.+)\[(\d{1,6})\]")
@@ -195,6 +197,7 @@ _SUM = re.compile(rf"traffic\.(kinds|tiers|links)\.(.+)\.({'|'.join(FIELDS)})")
 def explain(p: Predictor, prediction: Prediction, figure: str, language: str = DEFAULT_LANGUAGE) -> Explanation:
     """How a figure of a prediction comes about; `InvalidError` where there is no such figure."""
     opened: _Opened | None = p.parts.get("opened")
+    # by identity: comparing two predictions field by field takes longer than opening one
     if opened is None or opened.prediction is not prediction:
         opened = p.parts["opened"] = _Opened(p, prediction)
     return opened.explanation(figure, language)
@@ -347,7 +350,9 @@ class _Opened:
             return None
         total: Any = reduce(operator.add, rows)
         if len(rows) == 1:
+            # a node of its own: with the sum's name the row itself would lose its own
             total = Recorded(rows[0].value, "same", (rows[0],), rows[0].tape)
+        # named as a row is, so that the rules of rows describe it (unit, formula)
         total.name, total.key = f"communication[0].{column}", figure
         groupings = {"kinds": f"kind_{name}", "tiers": f"tier_{name}"}
         of: object = LabelWords(groupings[by]) if by in groupings else name
