@@ -27,6 +27,7 @@ MAX_DIGITS = 40
 
 FieldPath: TypeAlias = tuple[str | int, ...]
 
+# libyaml's where PyYAML was built with it: the parser in Python is many times slower.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
@@ -227,6 +228,7 @@ class _Builder:
     def _scalar(self, event: yaml.ScalarEvent, line: int) -> None:
         if event.tag not in (None, "!", "tag:yaml.org,2002:str"):
             self._fail("yaml_tag", line, tag=event.tag)
+        # implicit[0]: neither quoted nor tagged; what stands in quotes stays text
         value = scalar(event.value) if event.implicit[0] and event.tag is None else event.value
         if self._stack and isinstance(self._stack[-1].container, dict) and self._stack[-1].key is None:
             self._name(event.value, line)

@@ -104,8 +104,8 @@ def selection(chosen: Iterable[Environment]) -> Selection:
         nodes=len(environments),
         gpus=sum(environment.gpus for environment in environments),
         gpu_kinds=tuple(dict.fromkeys(environment.gpu for environment in environments if environment.gpu)),
-        cpus=None if None in cores else sum(environment for environment in cores if environment is not None),
-        memory_gb=None if None in memory else sum(environment for environment in memory if environment is not None),
+        cpus=None if None in cores else sum(count for count in cores if count is not None),
+        memory_gb=None if None in memory else sum(gb for gb in memory if gb is not None),
         zones=tuple(dict.fromkeys(environment.zone for environment in environments)),
         distributed=len(environments) > 1,
     )

@@ -30,6 +30,7 @@ def read_hf_config(path: str | Path) -> Model:
     document = read_document(path)
     place = Path(path)
     stem = "" if place.stem == "config" else place.stem
+    # what `value.Name` takes: printable, at most 100 characters
     name = "".join(c for c in stem if c.isprintable())[:100].strip(" -")
     return _imported(document.value, name or None, document)
 
@@ -251,6 +252,7 @@ def _mpt(config: Config, fields: Fields) -> None:
         fields |= {"norm": "layernorm", "bias": _ALL}
 
 
+# Other names of keys, as `attribute_map` of the configuration classes has them; those of experts differ by family.
 _ALSO = (
     {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"}
     | {"d_model": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads"}

@@ -173,6 +173,7 @@ def heads_divide(case: Case) -> Iterator[Notice]:
     if model.heads % t:
         legal = largest_divisor(model.heads, t)
         yield _list_broken("tp_over_heads", "tp", t, heads=model.heads, legal=legal)
+    # latent attention has keys and values for every head
     elif model.kv_heads % t and t % model.kv_heads and not model.mla:
         legal = largest_divisor(model.kv_heads, t)
         yield _list_broken("tp_over_kv_heads", "tp", t, kv_heads=model.kv_heads, legal=legal)
@@ -199,7 +200,7 @@ def tensor_groups_fit(case: Case) -> Iterator[Notice]:
 
 
 def layers_fill_stages(case: Case) -> Iterator[Notice]:
-    """All p v chunks need a layer; a given split has p v entries that add up to them."""
+    """All p v virtual stages need a layer; a given split has p v entries that add up to them."""
     s, layers = case.strategy, case.model.layers
     chunks = s.pp * s.interleave
     if chunks > layers:
@@ -214,10 +215,11 @@ def layers_fill_stages(case: Case) -> Iterator[Notice]:
 
 
 def schedule_has_shape(case: Case) -> Iterator[Notice]:
-    """Interleaving needs stages; each schedule has the number of chunks it was made for."""
+    """Interleaving needs stages; each schedule has the number of virtual stages it was made for."""
     s, schedule = case.strategy, case.strategy.pipeline_schedule
     if s.interleave > 1 and s.pp == 1:
         yield _list_broken("interleave_without_stages", "interleave", s.interleave, pp=s.pp)
+    # a V goes down the stages and up again: two virtual stages on each [S2]
     elif schedule in ("zbv", "dualpipev") and s.interleave != 2 and s.pp > 1:
         yield _list_broken("v_schedule_chunks", "interleave", s.interleave, schedule=schedule)
     elif schedule in ("gpipe", "1f1b", "zero-bubble", "delay-aware") and s.interleave > 1:

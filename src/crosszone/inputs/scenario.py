@@ -38,6 +38,7 @@ Fields = dict[str, Any]
 def upgraded(document: Document) -> tuple[Fields, list[Notice]]:
     """The document's fields in the form of today, and what had to be decided for it."""
     fields: Fields = dict(document.value)
+    # the prototype's requests state no version; this key is theirs alone
     version = 0 if "gpusPerRegion" in fields else fields.get("version", VERSION)
     if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version <= VERSION:
         notice = Notice(code="version_unknown", field="version", value=version, params={"newest": VERSION})
@@ -209,6 +210,7 @@ def read_scenario(source: Source, entries: Catalogue | None = None) -> Loaded:
     if not isinstance(document.value, Mapping):
         raise InvalidError(Notice(code="scenario_not_mapping", value=document.value).at(document.file or None, 1))
     value, notices = upgraded(document)
+    # a text or standard input (`<text>`, `<stdin>`) is in no folder: its relative paths begin where the program runs
     folder = Path(document.file).parent if document.file and not document.file.startswith("<") else Path()
     value = _load_cluster_file(value, folder, document)
     scenario = parse(Scenario, value, document, catalogue=entries or catalogue(), folder=folder, notices=notices)

@@ -20,7 +20,7 @@ from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.value import MOST_NOTICES
 from crosszone.text import DEFAULT_LANGUAGE
 
-MOST_ALIKE = 5  # Warnings or notes of one kind that are told one by one; the rest are counted
+MOST_ALIKE = 5  # Warnings or notes of one kind that are shown one by one; the rest are counted
 
 
 def describe(loaded: Loaded, language: str = DEFAULT_LANGUAGE) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from crosszone.errors import FileError, InputError, InvalidError, Notice, Unknow
 from crosszone.inputs.document import Document, FieldPath, field_text
 
 MAX_COUNT = 1_000_000
-MOST_NOTICES = 50  # Mistakes told at once: a file that is wrong in more places is wrong as a whole
+MOST_NOTICES = 50  # Mistakes shown at once: a file that is wrong in more places is wrong as a whole
 Flag = Annotated[bool, Strict()]
 Count = Annotated[int, Strict(), Field(ge=1, le=MAX_COUNT)]
 # As far below 1 as the most is above it: with less, times grow beyond what a number can say.

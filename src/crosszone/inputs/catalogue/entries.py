@@ -167,6 +167,7 @@ class Catalogue:
         warnings = (
             notice for table in self._tables.values() for notices in table.skipped.values() for notice in notices
         )
+        # one notice stands under every name that its file was to give
         return [replace(notice, level="warning") for notice in {id(notice): notice for notice in warnings}.values()]
 
     def find(self, kind: Kind, name: str) -> Entry | None:

@@ -145,7 +145,7 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> InputError:
-    """What is told where the user's folder cannot be written."""
+    """What is said where the user's folder cannot be written."""
     return InputError(Notice(code="home_unwritable", value=str(path), params={"reason": error.strerror or str(error)}))
 
 
