@@ -278,7 +278,7 @@ class LayerCost:
         self.embedding_s = named("embedding_s", traffic_s(looked_up, self.memory_rate))
         """Look-up: a row read and written for each token. [O8]"""
         self.head_s, self.loss_s = self._estimate_head()
-        """The head's forward product, and the traffic of logits and loss over both passes. [O9]"""
+        """The head's forward matmul, and the traffic of logits and loss over both passes. [O9]"""
 
     @property
     def whole(self) -> tuple[Layer, Layer]:

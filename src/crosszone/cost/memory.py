@@ -223,7 +223,7 @@ class StageBytes:
 def micro_batches_in_flight(work: WorkColumns, stages: StageLayers) -> Numbers:
     """Micro-batches whose activations a stage holds at once in 1F1B, plain or interleaved. [M4]
 
-    Stage s of p holds min(m, p - s). With v chunks it holds 2 (p - s - 1) + (v - 1) p + 1 of them, each 1/v of its
+    Stage s of p holds min(m, p - s). With v virtual stages it holds 2 (p - s - 1) + (v - 1) p + 1, each 1/v of its
     layers: p + (p - 1)/v micro-batches on the first stage.
     """
     m, p, v = (as_array(x) for x in (work.micro_batches, work.pp, work.interleave))

@@ -32,7 +32,7 @@ from crosszone.inputs.value import Name, Value, near, parse, refuse
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")  # Names of own profiles: they are names of files too
 DEFAULT = "default"  # The file that names the profile in use; no profile may be called so
-NONE = "none"  # What `use` is told on the command line for the shipped values
+NONE = "none"  # What stands for the shipped values on the command line
 UNNAMED = "measured"  # What a profile is called where nothing else names it
 _PACKAGE, _CLUSTERS = "crosszone.cost", ("profiles", "clusters")
 _NOT_IN_A_NAME = re.compile(r"[^a-z0-9]+")
@@ -83,7 +83,7 @@ class Laid:
     profile: OwnProfile
 
 
-# What this process was told to use whatever the default is: a profile, or none; empty: it was told nothing.
+# What this process uses whatever the default is: a profile, or none; empty: the default.
 _override: list[Laid | None] = []
 
 

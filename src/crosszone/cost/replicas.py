@@ -26,6 +26,8 @@ from crosszone.cost.record import as_array, named
 from crosszone.cost.stages import StageLayers
 from crosszone.cost.tiers import Tier, figure
 
+# Arrays are [strategies, stages]; an axis of length 1 holds for all of them.
+
 # Latency of one step of a ring or tree inside a zone.
 FAST_HOP_S, NETWORK_HOP_S = (figure(tier, "latency_us") * 1e-6 for tier in ("fast_link", "rdma"))
 # Bytes the optimizer's step moves for each parameter a GPU holds: gradient read, weight written, norm.

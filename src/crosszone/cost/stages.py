@@ -41,7 +41,7 @@ def stage_layers(
 ) -> StageLayers:
     """Dense and MoE layers of stages that hold `counts` layers each, in model order; 0 layers: no such stage. [R4]
 
-    A stage that stands for `repeats` equal ones has their mean. In a folded pipeline the first stage holds the head.
+    A stage that stands for `repeats` equal ones has their mean. In a V-shaped pipeline the first stage holds the head.
     `moe_counts`: MoE layers of each stage, where the layers of a stage do not follow each other.
     """
     counts = np.asfortranarray(counts, dtype=float)  # stage after stage in memory: rows of strategies are the long axis
@@ -90,7 +90,7 @@ class StageCost:
 
     @cached_property
     def weight_s(self) -> Numbers:
-        """Of the backward pass: the products for the weights' gradients, which some schedules run later."""
+        """Of the backward pass: the matmuls for the weights' gradients, which some schedules run later."""
         return (
             self._sum_layers(self.cost.dense.weight_s, self.cost.moe.weight_s)
             + self.stages.last * self._head_back / 3.0

@@ -75,7 +75,7 @@ def split_layers(layers: int, chunks: int) -> list[int]:
 
 
 def list_virtual_stage_layers(case: Case) -> list[int]:
-    """Layers of each stage and chunk in pipeline order."""
+    """Layers of each virtual stage in pipeline order."""
     s = case.strategy
     return list(s.layers_per_stage or split_layers(case.model.layers, s.pp * s.interleave))
 
@@ -91,12 +91,12 @@ def count_moe_layers(model: Model, counts: Sequence[int]) -> list[int]:
 
 
 def count_stage_layers(case: Case) -> list[float]:
-    """Layers of each stage, its chunks added up."""
+    """Layers of each stage, its virtual stages added up."""
     return sum_virtual_stages(case.strategy, list_virtual_stage_layers(case))
 
 
 def sum_virtual_stages(s: Strategy, of_chunks: Sequence[int]) -> list[float]:
-    """A figure of each stage, that of its chunks, in pipeline order, added up."""
+    """A figure of each stage: that of its virtual stages, in pipeline order, added up."""
     held_by = list_stages_in_order(s.pipeline_schedule, s.pp, s.interleave)
     sums: list[float] = np.bincount(held_by, weights=of_chunks, minlength=s.pp).tolist()
     return sums

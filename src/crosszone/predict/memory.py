@@ -21,6 +21,8 @@ from crosszone.schedule.orders import count_in_flight
 if TYPE_CHECKING:
     from crosszone.predict.predictor import Predictor
 
+# Suffixes of arrays: K replica classes, S stages.
+
 
 def predict_memory(p: Predictor) -> Memory:
     """Peak memory of every stage, the fullest of its replicas' GPUs. [M1]"""

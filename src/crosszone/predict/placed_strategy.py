@@ -40,6 +40,7 @@ from crosszone.predict.batch import group_columns
 from crosszone.predict.parts import cached_part, select_parts
 from crosszone.schedule.orders import V_SHAPED
 
+# Suffixes of arrays: K replica classes, S stages. Rows are bands of round-trip time, K rows each.
 Floats = npt.NDArray[np.float64]
 Zones = tuple[int, ...]
 
@@ -271,9 +272,8 @@ class PlacedStrategy:
             return self.zone[:, :, 0, 0]
         node = self.node
         in_one_node = (node == node[:, :, :1, :1]).all(axis=(2, 3))
-        return np.where(
-            in_one_node, node[:, :, 0, 0], -1 - np.arange(node.shape[1])
-        )  # torn over nodes: shares with none
+        # split over nodes: a number of its own, below those of nodes, so that it shares with none
+        return np.where(in_one_node, node[:, :, 0, 0], -1 - np.arange(node.shape[1]))
 
     @cached_part
     def _fast(self) -> Ints:
@@ -282,7 +282,7 @@ class PlacedStrategy:
 
     @property
     def wraps(self) -> bool:
-        """Micro-batches go from the last stage on to the first, which holds a further chunk."""
+        """Micro-batches go from the last stage on to the first, which holds a further virtual stage."""
         return self.strategy.interleave > 1 and self.strategy.pipeline_schedule not in V_SHAPED
 
     def boundary_link(self, stage: int, replica: int) -> str:

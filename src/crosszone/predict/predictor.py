@@ -43,6 +43,8 @@ from crosszone.predict.run import count_tokens_per_step, select_used_groups
 from crosszone.predict.step import SimulatedStep, bound_step_s, simulate_step
 from crosszone.schedule.timeline import Timeline
 
+# Suffixes of arrays: K replica classes, S stages.
+
 # Parts of a predictor that follow from links between zones where stages or gradients cross them.
 OF_STEP = ("step", "inner_step_s", "slowest")
 # Those that follow from these links in any case: the step with averaging, and what explains it.

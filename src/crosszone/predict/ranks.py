@@ -21,7 +21,7 @@ from crosszone.predict.predictor import Predictor
 from crosszone.schedule.orders import list_stages_in_order
 from crosszone.text import DEFAULT_LANGUAGE
 
-MOST_RANKS = 100_000  # Ranks told at once; of the others only the number
+MOST_RANKS = 100_000  # Ranks listed at once; of the others only the number
 
 
 def build_ranks(p: Predictor, language: str = DEFAULT_LANGUAGE, *, limit: int = MOST_RANKS) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def build_ranks(p: Predictor, language: str = DEFAULT_LANGUAGE, *, limit: int = 
 
 
 def _list_stages(p: Predictor) -> list[dict[str, Any]]:
-    """Layers of each stage, and which: a stage of several chunks holds several runs. [R3]"""
+    """Layers of each stage, and which: a stage of several virtual stages holds several runs. [R3]"""
     s, counts = p.strategy, list_virtual_stage_layers(p.case)
     held_by = list_stages_in_order(s.pipeline_schedule, s.pp, s.interleave).tolist()
     runs = list(pairwise(accumulate(counts, initial=0)))

@@ -128,7 +128,7 @@ class RecordedScenario(RecordedPrediction):
 
 
 class _Site(PlacedStrategy):
-    """A site whose GPUs and links are recorded."""
+    """A placed strategy whose GPUs and links are recorded."""
 
     def gpu_columns(self) -> GpuColumns:
         """GPUs of each stage of each row, also where all are alike: each node group has inputs of its own."""

@@ -55,7 +55,7 @@ class Passes:
     """Share of a stage's sends that there are, forward and backward."""
     into: Numbers
     send: Numbers
-    """One message to the next stage, all chunks together: all of it."""
+    """One message to the next stage, all virtual stages together: all of it."""
     send_back: Numbers
     piped: Numbers
     """Share of the sends over a boundary that runs in the sender's time only; between zones all runs beside it too."""
@@ -193,9 +193,9 @@ def build_stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = N
 def _share_of_sends(layers: StageLayers, chunks: Numbers) -> tuple[Numbers, Numbers]:
     """Share of the sends of a stage that there are: forward all but from the last, backward all but from the first.
 
-    With several chunks the last stage goes on to the first for all but the last chunk.
+    With several virtual stages the last stage goes on to the first for all but its last one.
     """
-    folded = layers.first * layers.last  # a folded pipeline turns round inside its last stage
+    folded = layers.first * layers.last  # a V-shaped pipeline turns round inside its last stage
     present = layers.layers > 0
     out, into = (present - (end - folded) / chunks for end in (layers.last, layers.first))
     return named("sends_out", out), named("sends_back", into)
@@ -210,7 +210,7 @@ Pair = tuple[Numbers, Numbers]  # Of a message to the next stage, and of one bac
 
 
 def _estimate_sends(batch: Batch, cost: LayerCost, k: Coefficients) -> tuple[Pair, Pair, Pair]:
-    """Bytes and seconds of one micro-batch's activations over a boundary, all chunks of a stage together. [X8]
+    """Bytes and seconds of one micro-batch's activations over a boundary, all virtual stages together. [X8]
 
     Last, the seconds of the same messages inside a zone.
     """
@@ -321,7 +321,7 @@ def pipeline_bounds_s(batch: Batch, t: Passes) -> tuple[Numbers, Numbers]:
 
 
 def _has_even_chunks(batch: Batch) -> Numbers:
-    """1 where all chunks of a stage are alike but for its ends, so that a pipeline fills in a chunk's share of them."""
+    """1 where virtual stages are alike but for the model's ends: a pipeline then fills in one's share of a stage."""
     m, w = batch.model, batch.work
     unlike = (as_array(m.moe_layers) > 0) & ((as_array(m.first_dense) > 0) | (as_array(m.moe_every) > 1))
     return np.where((as_array(w.v_shaped) > 0) | (unlike & (as_array(w.interleave) > 1)), 0.0, 1.0)
@@ -385,9 +385,9 @@ class SimulatedStep:
 def simulate_step(
     batch: Batch, chunks: Numbers, strategy: Strategy, k: Coefficients, pipelines: Pipelines | None = None
 ) -> SimulatedStep:
-    """Simulate a batch of strategies that have schedule, stages and chunks in common with `strategy`.
+    """Simulate a batch of strategies that have schedule and (virtual) stages in common with `strategy`.
 
-    `chunks` are the layers of each stage and chunk in pipeline order: of all rows, or of each. `pipelines`: those that
+    `chunks` are the layers of each virtual stage in pipeline order: of all rows, or of each. `pipelines`: those that
     were simulated before.
     """
     t = build_stage_times(batch, k)
@@ -474,7 +474,7 @@ def build_pipeline_columns(
 
 # Operations up to which a step is simulated whole; longer ones repeat their rounds (`step_times`).
 SHORT = 20_000
-# Operations of a step (passes of a chunk over a micro-batch, both ways as one) that are simulated at most.
+# Operations of a step (passes of a virtual stage over a micro-batch, both ways as one) that are simulated at most.
 MAX_OPERATIONS = 1_000_000
 # Schedules whose rounds repeat: a long step costs no more than a few rounds.
 REPEATING = ("1f1b", "interleaved", "zero-bubble")
@@ -547,7 +547,7 @@ def _simulate_equal_lengths(
 def _split_into_chunks(
     batch: Batch, t: StageTimes, chunks: Numbers, strategy: Strategy, k: Coefficients
 ) -> tuple[Floats, Floats, Floats]:
-    """Forward, backward and weight-gradient times of each stage and chunk, [n, stages, chunks]."""
+    """Forward, backward and weight-gradient times of each virtual stage, [n, stages, v]."""
     stages, parts = strategy.pp, strategy.interleave
     place = map_virtual_stages(strategy.pipeline_schedule, stages, parts)
     count = len(t.forward)
