@@ -108,7 +108,6 @@ def _build_use(
     least = min(rates, key=lambda name: rates[name])
     wire = min(rates["link"], rates["uplink"], rates["nic"])
     enough = max(1, math.ceil(wire / (ranks * how.connections / how.flows * flow)))
-    # Gloo has one connection between two ranks whatever the option says: more of them may change nothing
     fills = sum_flows(replace(how, flows=enough)) >= wire * (1.0 - ROUNDING)
     return LinkUse(
         link=link,

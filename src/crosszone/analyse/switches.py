@@ -214,7 +214,7 @@ def option_of(name: str, after: Predictor) -> str | None:
 
 def connections(flows: int) -> tuple[int, int]:
     """Threads, and sockets of each, that give a channel of NCCL so many connections."""
-    # NCCL_SOCKET_NTHREADS x NCCL_NSOCKS_PERTHREAD: a thread each where they go round
+    # NCCL_SOCKET_NTHREADS x NCCL_NSOCKS_PERTHREAD: as many threads as go, since a thread serves its sockets alone
     threads = max(n for n in range(1, MOST_THREADS + 1) if flows % n == 0)
     return threads, flows // threads
 

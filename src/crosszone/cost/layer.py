@@ -517,7 +517,7 @@ class LayerCost:
             host=0.0,
         )
         kernels_s = forward.matmul + forward.attention + forward.elementwise + forward.routing
-        # fused attention computes its scores once more anyway: its backward kernel never kept them
+        # fused attention keeps no scores: its backward kernel computes them once more anyway
         core = np.where(self.stack.unfused > 0, forward.attention, 0.0)
         part = core + k.selective_share * forward.matmul + (k.selective_share > 0) * forward.elementwise
         recompute = named(f"{kind}.recompute", np.where(full, kernels_s, 0.0) + np.where(selective, part, 0.0))

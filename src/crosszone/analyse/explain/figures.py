@@ -197,7 +197,7 @@ _SUM = re.compile(rf"traffic\.(kinds|tiers|links)\.(.+)\.({'|'.join(FIELDS)})")
 def explain(p: Predictor, prediction: Prediction, figure: str, language: str = DEFAULT_LANGUAGE) -> Explanation:
     """How a figure of a prediction comes about; `InvalidError` where there is no such figure."""
     opened: _Opened | None = p.parts.get("opened")
-    # by identity: comparing two predictions field by field takes longer than opening one
+    # by identity: `==` would compare two predictions field by field
     if opened is None or opened.prediction is not prediction:
         opened = p.parts["opened"] = _Opened(p, prediction)
     return opened.explanation(figure, language)
