@@ -215,7 +215,7 @@ class StrategyColumns:
             return np.concatenate([table.get_column(field, numbers) for table in self.options])
 
         dtypes = {value for table in self.options for value in table.values["communication.gradient_dtype"]}
-        grad_comm_bytes = {value: self._count_wire_bytes(value, states.gradients) for value in dtypes}
+        grad_comm_bytes = {value: self._count_grad_comm_bytes(value, states.gradients) for value in dtypes}
         columns = {
             "zero": join_tables("zero"),
             "within": join_tables("shard_within", SHARD_SCOPE),
@@ -267,7 +267,7 @@ class StrategyColumns:
             classes = classes * len(values) + value_class
         return classes
 
-    def _count_wire_bytes(self, dtype: str | None, grad_bytes: float) -> float:
+    def _count_grad_comm_bytes(self, dtype: str | None, grad_bytes: float) -> float:
         communication = self.settings.pinned.communication
         return count_grad_comm_bytes(
             self.settings.model,
