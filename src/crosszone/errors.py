@@ -26,8 +26,9 @@ sentences in each language. Warnings and remarks on valid input are notices too,
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from crosszone.text import DEFAULT_LANGUAGE, Label, render_sentence
@@ -179,3 +180,19 @@ def _yaml_like(value: Any) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     return str(value)
+
+
+def near(word: str, names: Iterable[str], limit: int = 3, *, least: float = 0.5) -> list[str]:
+    """The known names that `word` may stand for, best first; none where none is near."""
+    lowered = {name.lower(): name for name in names}
+    matches = difflib.get_close_matches(str(word).lower(), lowered, n=limit, cutoff=least)
+    return [lowered[match] for match in matches]
+
+
+def build_choice_error(field: str, value: Any, allowed: Iterable[str]) -> InvalidError:
+    """What to raise for a word that is none of the allowed: it asks for the nearest one only where one is near."""
+    words = list(allowed)
+    nearest = near(str(value), words)[:1]
+    params = {"allowed": words, "nearest": nearest}
+    code = "not_one_of" if nearest else "not_one_of_these"
+    return InvalidError(Notice(code=code, field=field, value=value, params=params))

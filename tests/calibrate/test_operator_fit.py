@@ -255,7 +255,7 @@ def test_the_formula_of_a_step_stands_beside_a_sampled_kernel(say):
     _, out, _ = say("calibrate", "operator", "a100-80gb-sxm", "softmax", "--tokens", 8192, "--width", 4096, "--json")
     assert {(one["formula_us"], one["formula_error_pct"]) for one in json.loads(out)["times"]} == {(None, None)}
     status, out, _ = say(*asked, *sizes, "--stack", "abacus", "--json")
-    assert (status, json.loads(out)["errors"][0]["code"]) == (2, "not_one_of")
+    assert (status, json.loads(out)["errors"][0]["code"]) == (2, "not_one_of_these")
 
 
 def test_a_size_outside_of_the_samples_is_flagged(say, tmp_path):

@@ -112,8 +112,8 @@ def test_flash_attention_without_a_mask_takes_twice_the_time(tmp_path):
 @pytest.mark.parametrize(
     ("line", "code", "field"),
     [
-        ("A100,gelu,xxx,1,4,16,1024,2048,,200.0,", "not_one_of", "pass"),
-        ("A100,gelu,step,1,4,16,1024,2048,,200.0,", "not_one_of", "pass"),
+        ("A100,gelu,xxx,1,4,16,1024,2048,,200.0,", "not_one_of_these", "pass"),
+        ("A100,gelu,step,1,4,16,1024,2048,,200.0,", "not_one_of_these", "pass"),
         ("A100,gelu,fwd,1,4,16,1024,,,200.0,", "must_be_number", "hidden"),
         ("A100,adam_first_stage,step,1,,,,,2,200.0,", "must_be_number", "hidden"),
         ("A100,softmax,fwd,1,4,,1024,,,200.0,", "must_be_number", "heads"),

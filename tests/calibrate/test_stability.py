@@ -44,7 +44,12 @@ def test_an_iteration_is_called_by_word_or_number(word, step):
 
 @pytest.mark.parametrize(
     ("word", "code"),
-    [("fastest", "not_one_of"), ("9", "trace_step_unknown"), ("-1", "not_one_of"), ("9" * 30, "trace_step_unknown")],
+    [
+        ("fastest", "not_one_of"),
+        ("9", "trace_step_unknown"),
+        ("-1", "not_one_of_these"),
+        ("9" * 30, "trace_step_unknown"),
+    ],
 )
 def test_an_iteration_that_is_not_there_is_refused(word, code):
     with pytest.raises(InvalidError) as error:

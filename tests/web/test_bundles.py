@@ -184,7 +184,7 @@ def test_missing_addresses_are_told_by_field_and_a_template_does_without(client)
 @pytest.mark.parametrize(
     ("more", "code", "field"),
     [
-        ({"framework": "tensorflow"}, "not_one_of", "framework"),
+        ({"framework": "tensorflow"}, "not_one_of_these", "framework"),
         ({"launcher": "../nodes"}, "not_one_of", "launcher"),
         ({"launcher": "pods"}, "not_one_of", "launcher"),  # a file beside the launchers is none
         ({"settings": {"port": 0}}, "must_be_at_least", "settings.port"),

@@ -84,7 +84,7 @@ def test_an_own_profile_is_saved_used_handed_out_and_forgotten(client):
     ("body", "code"),
     [
         ({"name": "Not A Name", "profile": OWN}, "own_profile_name"),
-        ({"name": "x", "profile": {**OWN, "stacks": {"no-such-stack": {}}}}, "not_one_of"),
+        ({"name": "x", "profile": {**OWN, "stacks": {"no-such-stack": {}}}}, "not_one_of_these"),
         ({"name": "x", "profile": {**OWN, "gpus": {"no-such-gpu": {}}}}, "unknown_name"),
         ({"name": "x", "profile": {**OWN, "stacks": {"fsdp": {"nonsense": {"value": 1, "error": 0, "origin": "fitted"}}}}}, "unknown_key"),
         ({"name": "x", "text": "a: [1"}, "file_not_yaml"),

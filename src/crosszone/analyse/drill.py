@@ -17,10 +17,10 @@ from crosszone.analyse.cluster_changes import freed, plannable, without_zone
 from crosszone.analyse.marginal import Worth, worth_of
 from crosszone.cost.profile import Profiles
 from crosszone.cost.wan import drain_s, zone_paths
-from crosszone.errors import InputError, InvalidError, Notice
+from crosszone.errors import InputError, InvalidError, Notice, build_choice_error
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.scenario import Scenario
-from crosszone.inputs.value import Value, nearest
+from crosszone.inputs.value import Value
 from crosszone.plan.plan import NoticeDict, Plan, Point, apply_plan
 from crosszone.plan.planner import plan
 from crosszone.plan.search import Progress
@@ -216,8 +216,7 @@ def _check(names: Sequence[str], rate: float, copy: str | None) -> None:
         params: dict[str, Any] = {"limit": 0}
         raise InvalidError(Notice(code="must_be_at_least", field="zone_failures_per_year", value=rate, params=params))
     if copy is not None and copy not in names:
-        params = {"allowed": list(names), "nearest": nearest(copy, names)[:1] or list(names)[:1]}
-        raise InvalidError(Notice(code="not_one_of", field="checkpoint_zone", value=copy, params=params))
+        raise build_choice_error("checkpoint_zone", copy, names)
 
 
 def _list_intervals(good: Goodput) -> Iterator[Interval]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from crosszone.analyse.sweep_cells import CORES, REFUSED, Cells, Mode, SweepAxis, SweepCell, read_axis, spread, too_many
 from crosszone.analyse.sweep_cells import MOST_VALUES as MOST_CELLS
-from crosszone.errors import InvalidError, Notice
+from crosszone.errors import InvalidError, Notice, build_choice_error
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
 from crosszone.plan.candidates import require_objective_figures
@@ -218,8 +218,7 @@ def sweep(
     began = monotonic()
     for name, value, allowed in (("objective", objective, OBJECTIVES), ("mode", mode, MODES)):
         if value not in allowed:
-            params = {"allowed": list(allowed), "nearest": allowed[0]}
-            raise InvalidError(Notice(code="not_one_of", field=name, value=value, params=params))
+            raise build_choice_error(name, value, allowed)
     # `SweepCell.lead` divides by 1 - margin
     if not 0 <= margin < 1:
         ends: dict[str, Any] = {"low": 0, "high": 1}

@@ -31,7 +31,7 @@ import numpy as np
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from crosszone.analyse.fields import read_changed, scenario_with, steps_of
-from crosszone.errors import CrossZoneError, InputError, InvalidError, Notice
+from crosszone.errors import CrossZoneError, InputError, InvalidError, Notice, build_choice_error
 from crosszone.extras import install_command
 from crosszone.inputs.document import scalar
 from crosszone.inputs.scenario import Scenario
@@ -424,8 +424,7 @@ def spread(
 ) -> list[SweepCell]:
     """The cells of all points, in their order; `CancelledError` when asked to stop, and no process is left behind."""
     if on not in (CORES, RAY) and not on.startswith("ray://"):
-        params = {"allowed": [CORES, RAY, "ray://HOST:PORT"], "nearest": CORES}
-        raise InvalidError(Notice(code="not_one_of", field="on", value=on, params=params))
+        raise build_choice_error("on", on, [CORES, RAY, "ray://HOST:PORT"])
     if workers is not None and workers < 1:
         raise InvalidError(Notice(code="must_be_at_least", field="workers", value=workers, params={"limit": 1}))
     count = workers or _count_cores()

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from crosszone.cost.memory import GIB
-from crosszone.errors import IllegalError, InvalidError, Notice
+from crosszone.errors import IllegalError, InvalidError, Notice, build_choice_error
 from crosszone.inputs.document import scalar
 from crosszone.inputs.job import state_bytes
 from crosszone.inputs.shipped import read_shipped
@@ -193,7 +193,7 @@ def checked(switch: Switch, value: Any) -> Any:
         words = {"on": True, "off": False, "true": True, "false": False}
         flag = words.get(str(value).lower())
         if flag is None:
-            raise _refuse(switch, value, ["on", "off"])
+            raise build_choice_error(switch.name, value, ["on", "off"])
         return flag
     return _check_number(switch, value)
 
@@ -330,7 +330,7 @@ def _set_compression(switch: Switch, value: Any, base: Predictor) -> dict[str, A
 
 def _find_choice(switch: Switch, value: Any) -> str:
     if value not in switch.values:
-        raise _refuse(switch, value, list(switch.values))
+        raise build_choice_error(switch.name, value, switch.values)
     return str(value)
 
 
@@ -344,9 +344,3 @@ def _check_number(switch: Switch, value: Any) -> Any:
         params = {"low": switch.low, "high": switch.high}
         raise InvalidError(Notice(code="switch_out_of_range", field=switch.name, value=value, params=params))
     return value if switch.takes == "count" else float(value)
-
-
-def _refuse(switch: Switch, value: Any, allowed: list[str]) -> InvalidError:
-    return InvalidError(
-        Notice(code="not_one_of", field=switch.name, value=value, params={"allowed": allowed, "nearest": allowed[0]})
-    )

@@ -36,11 +36,10 @@ from crosszone.calibrate.collective_fit import (
     keep_quiet,
     round_figure,
 )
-from crosszone.calibrate.user_files import build_choice_error
 from crosszone.cost.measured_links import SECONDS_PER_US, MeasuredCollective
 from crosszone.cost.own_profiles import OwnProfile, now
 from crosszone.cost.tiers import BYTES_PER_S_PER_GB_PER_S, figure, link_figures
-from crosszone.errors import InvalidError, Notice
+from crosszone.errors import InvalidError, Notice, build_choice_error
 from crosszone.inputs.cluster import Cluster, NodeGroup
 from crosszone.inputs.document import parse_document
 from crosszone.inputs.edit_text import edited_text

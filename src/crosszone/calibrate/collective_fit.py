@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 
-from crosszone.calibrate.user_files import RowNotices, build_choice_error, check_head
+from crosszone.calibrate.user_files import RowNotices, check_head
 from crosszone.cost.collectives import (
     CollectiveCost,
     Ring,
@@ -47,7 +47,7 @@ from crosszone.cost.collectives import (
     send_message,
 )
 from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, FREE, Floats, Numbers, Tier, figure
-from crosszone.errors import FileError, InputError, InvalidError, Notice
+from crosszone.errors import FileError, InputError, InvalidError, Notice, build_choice_error
 
 ROBUST_ERROR = 0.03  # Relative error up to which rows count in squares, beyond it linearly, as in [Q3]
 FOLDS = 5

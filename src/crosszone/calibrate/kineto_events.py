@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crosszone.calibrate.kineto_json import EVENTS, CutOffError
-from crosszone.errors import FileError, InvalidError, Notice
+from crosszone.errors import FileError, InvalidError, Notice, build_choice_error
 
 # Parallel dimensions whose messages are reported apart.
 DIMENSIONS = ("tensor", "context", "experts", "pipeline", "data", "other")
@@ -148,8 +148,7 @@ def parse_group_assignments(lines: Sequence[str] | None) -> dict[str, str]:
             raise InvalidError(Notice(code="assignment_malformed", field="--group", value=line))
         dimension_name = SHORT_DIMENSIONS.get(dimension.strip().lower(), dimension.strip().lower())
         if dimension_name not in DIMENSIONS:
-            params = {"allowed": [*SHORT_DIMENSIONS, "other"], "nearest": "tp"}
-            raise InvalidError(Notice(code="not_one_of", field="--group", value=dimension, params=params))
+            raise build_choice_error("--group", dimension, [*SHORT_DIMENSIONS, "other"])
         by_group[name.strip().lower()] = dimension_name
     return by_group
 

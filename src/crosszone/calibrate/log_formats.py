@@ -37,8 +37,8 @@ from crosszone.calibrate.training_log import (
     parse_seconds,
     raise_time_error,
 )
-from crosszone.calibrate.user_files import MAX_BYTES, build_choice_error, check_head
-from crosszone.errors import FileError, Notice
+from crosszone.calibrate.user_files import MAX_BYTES, check_head
+from crosszone.errors import FileError, Notice, build_choice_error
 from crosszone.inputs.python_source import literal
 
 # Numbers have at most 12 digits in all patterns: int() or backtracking over a line of 20,000 digits would take seconds.

@@ -36,7 +36,7 @@ import csv
 import io
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
@@ -63,10 +63,9 @@ from crosszone.cost.operator_profile import (
     build_fit_key,
     list_passes,
 )
-from crosszone.errors import FileError, InputError, InvalidError, Notice
+from crosszone.errors import FileError, InputError, InvalidError, Notice, build_choice_error
 from crosszone.extras import require_extra
 from crosszone.inputs.catalogue import catalogue
-from crosszone.inputs.value import nearest
 
 MOST_TREES, MOST_LEAVES = 60, 8  # Larger ones would be no small correction, and fill the profile's file
 
@@ -577,7 +576,7 @@ def _read_kernel_row(cells: Mapping[str, str], sample_rows: _SampleRows) -> None
         ("pass", which, list_passes(op)),
     ):
         if value not in allowed:
-            raise _refuse_not_one_of(name, value, allowed)
+            raise build_choice_error(name, value, allowed)
     device = _read_word(cells, "device")
     if device not in sample_rows.gpus:
         sample_rows.gpus[device] = find_catalogue_name(device)
@@ -606,12 +605,6 @@ def _read_kernel_row(cells: Mapping[str, str], sample_rows: _SampleRows) -> None
         tuple(row[name] for name in _list_held_out_sizes(op)),
     )
     sample_rows.rows.setdefault((op, dtype, which, mode or USUAL_MODE), []).append(row)
-
-
-def _refuse_not_one_of(name: str, value: str, allowed: Iterable[str]) -> InvalidError:
-    allowed_names = list(allowed)
-    params = {"allowed": allowed_names, "nearest": nearest(value, allowed_names)[0]}
-    return InvalidError(Notice(code="not_one_of", field=name, value=value, params=params))
 
 
 def _list_held_out_sizes(op: str) -> tuple[str, ...]:
@@ -654,7 +647,7 @@ def _read_model_row(cells: Mapping[str, str], sample_rows: _SampleRows) -> None:
     """A row of a GPUModeling25 table; time of not causal flash attention is halved, as half the scores are masked."""
     gpu = _read_word(cells, "gpu")
     if gpu not in MODEL_GPUS:
-        raise _refuse_not_one_of("gpu", gpu, MODEL_GPUS)
+        raise build_choice_error("gpu", gpu, MODEL_GPUS)
     sample_rows.gpus[gpu] = MODEL_GPUS[gpu]
     if flag := _read_word(cells, "flag"):
         sample_rows.left_out[flag] += 1
@@ -667,10 +660,10 @@ def _read_model_row(cells: Mapping[str, str], sample_rows: _SampleRows) -> None:
         op, sizes = convert_model_row(name, row_sizes)
     except KeyError as missing:
         if name not in MODEL_OPS:
-            raise _refuse_not_one_of("op", name, MODEL_OPS) from None
+            raise build_choice_error("op", name, MODEL_OPS) from None
         raise InvalidError(Notice(code="must_be_number", field=str(missing.args[0]), value="-")) from None
     if which not in list_passes(op):
-        raise _refuse_not_one_of("pass", which, list_passes(op))
+        raise build_choice_error("pass", which, list_passes(op))
     row: dict[str, Any] = dict(sizes)
     time_us = _read_number(cells, "time_us", LEAST_US, MOST_US)
     row["time_us"] = time_us / 2.0 if op == "attention" else time_us

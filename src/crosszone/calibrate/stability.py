@@ -24,7 +24,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from crosszone.errors import FileError, InputError, InvalidError, Notice
+from crosszone.errors import FileError, InputError, InvalidError, Notice, build_choice_error
 from crosszone.inputs.document import read_text
 from crosszone.inputs.value import NotNegative, Positive, Value
 
@@ -84,8 +84,7 @@ def resolve_iteration(word: str | int, seconds: Mapping[int, float]) -> int:
         return iterations_by_name[word]
     text = str(word).strip()
     if not (text.isascii() and text.isdigit()):
-        params = {"allowed": [*NAMED_ITERATIONS, "N"], "nearest": "best"}
-        raise InvalidError(Notice(code="not_one_of", field="iteration", value=word, params=params))
+        raise build_choice_error("iteration", word, [*NAMED_ITERATIONS, "N"])
     if len(text) > 12 or int(text) not in seconds:
         bounds = {"first": steps[0], "last": steps[-1], "steps": len(steps)}
         raise InvalidError(Notice(code="trace_step_unknown", field="iteration", value=text, params=bounds))

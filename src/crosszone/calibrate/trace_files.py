@@ -23,8 +23,8 @@ from crosszone.calibrate.imported import ImportedRun
 from crosszone.calibrate.kineto import Progress
 from crosszone.calibrate.kineto_trace import read_kineto
 from crosszone.calibrate.stability import find_median_iteration, resolve_iteration
-from crosszone.calibrate.user_files import build_choice_error, check_head, iterate_chunks
-from crosszone.errors import FileError, InputError, InvalidError, Notice
+from crosszone.calibrate.user_files import check_head, iterate_chunks
+from crosszone.errors import FileError, InputError, InvalidError, Notice, build_choice_error
 from crosszone.inputs.strategy import Strategy
 from crosszone.schedule.measured import MAX_METRICS_BYTES, NEEDED, MeasuredTimelines, read_measured, read_metrics
 from crosszone.schedule.timeline import KINDS, NONE

@@ -28,8 +28,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from crosszone.errors import FileError, InvalidError, Notice
-from crosszone.inputs.value import near
+from crosszone.errors import FileError, Notice
 
 HEAD_BYTES = 2**16  # Bytes that tell whether a file is text
 CHUNK_BYTES = 2**20  # Read at once
@@ -122,15 +121,6 @@ def _read_chunks(file: BinaryIO, progress: Callable[[int], None] | None) -> Iter
 def _build_size_error(name: str, limit_bytes: int) -> FileError:
     params = {"limit_mib": limit_bytes // 2**20}
     return FileError(Notice(code="trace_too_large", value=name, params=params, file=name))
-
-
-def build_choice_error(field: str, value: str, allowed: Iterable[str]) -> InvalidError:
-    """What to raise for a word that is none of the allowed."""
-    words = list(allowed)
-    nearest = near(value, words)[:1]
-    params = {"allowed": words, "nearest": nearest}
-    code = "not_one_of" if nearest else "not_one_of_these"
-    return InvalidError(Notice(code=code, field=field, value=value, params=params))
 
 
 ROW_PARAMS = ("row", "line")  # Parameters that differ from row to row

@@ -15,7 +15,7 @@ from crosszone.cli.output import (
     print_json,
     print_sections,
 )
-from crosszone.errors import InvalidError, Notice
+from crosszone.errors import build_choice_error
 
 if TYPE_CHECKING:
     from crosszone.analyse.answer import Part
@@ -78,8 +78,5 @@ def _choose_parts(part: list[str] | None, everything: bool) -> tuple[Part, ...]:
 
     for name in part or []:
         if name not in PARTS:
-            from crosszone.inputs.value import nearest
-
-            params = {"allowed": list(PARTS), "nearest": nearest(name, PARTS)}
-            raise InvalidError(Notice(code="not_one_of", field="--part", value=name, params=params))
+            raise build_choice_error("--part", name, PARTS)
     return PARTS if everything else tuple(name for name in PARTS if name in part) if part else QUICK

@@ -27,7 +27,7 @@ from crosszone.cli.output import (
     print_notices,
     write_file,
 )
-from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError
+from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError, build_choice_error, near
 from crosszone.text.figures import format_amount, format_digits
 
 if TYPE_CHECKING:
@@ -251,7 +251,6 @@ def predict_operator(
     Example: crosszone calibrate operator h200 matmul --m 8192 --n 4096 --k 4096
     """
     from crosszone.errors import Notice, UnknownNameError
-    from crosszone.inputs.value import near
 
     given_sizes = {"m": m, "n": n, "k": k, "groups": groups, "batch": batch, "heads": heads, "kv_heads": kv_heads}
     given_sizes |= {
@@ -512,7 +511,6 @@ def fit_jobs(
     from crosszone.calibrate.components import predict_components
     from crosszone.calibrate.components_fit import fit_cluster, select_fastest
     from crosszone.calibrate.components_read import read_components
-    from crosszone.calibrate.user_files import build_choice_error
     from crosszone.cost import own_profiles
     from crosszone.cost.profile import Profiles
     from crosszone.errors import InvalidError, Notice

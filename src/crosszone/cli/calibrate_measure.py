@@ -28,7 +28,7 @@ from crosszone.cli.output import (
     print_notices,
     write_file,
 )
-from crosszone.errors import InvalidError, MachineError, Notice
+from crosszone.errors import InvalidError, MachineError, Notice, build_choice_error
 from crosszone.text.figures import format_amount
 
 if TYPE_CHECKING:
@@ -207,8 +207,6 @@ def _check_sampler_options(
 
 def _require_choice(option: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
-        from crosszone.calibrate.user_files import build_choice_error
-
         raise build_choice_error(option, value, allowed)
 
 

@@ -20,7 +20,7 @@ from crosszone.cli.output import (
     print_notices,
     write_file,
 )
-from crosszone.errors import InvalidError, Notice
+from crosszone.errors import InvalidError, Notice, build_choice_error
 from crosszone.text.figures import format_amount
 
 if TYPE_CHECKING:
@@ -68,7 +68,6 @@ def trace(
     """
     from crosszone.calibrate.kineto_events import parse_group_assignments
     from crosszone.calibrate.trace_files import AUTO, FORMATS, collect_degrees, read_run
-    from crosszone.calibrate.user_files import build_choice_error
 
     if form not in (AUTO, *FORMATS):
         raise build_choice_error("--format", form, (AUTO, *FORMATS))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crosszone.cli.output import get_language
-from crosszone.errors import InvalidError, Notice
+from crosszone.errors import InvalidError, Notice, build_choice_error
 
 if TYPE_CHECKING:
     from crosszone.run.service import Service
@@ -68,11 +68,8 @@ def drop_missing(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def require_choice(option: str, word: str | None, allowed: Sequence[str]) -> None:
     """Refuse a value of an option that is not one of the allowed."""
-    from crosszone.inputs.value import nearest
-
     if word is not None and word not in allowed:
-        params = {"allowed": list(allowed), "nearest": nearest(word, allowed)[:1]}
-        raise InvalidError(Notice(code="not_one_of", field=option, value=word, params=params))
+        raise build_choice_error(option, word, allowed)
 
 
 def localize_stored_notice(stored: Mapping[str, Any]) -> dict[str, Any]:

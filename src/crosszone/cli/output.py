@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crosszone.errors import InputError, InvalidError, Notice
+from crosszone.errors import InputError, InvalidError, Notice, build_choice_error
 from crosszone.text import LANGUAGES, detect_language
 from crosszone.text import label as render_label
 
@@ -33,8 +33,7 @@ _chosen_language: list[str] = []  # the language of this run, set once by `--lan
 def set_language(code: str | None) -> None:
     """Use a language for this run; None: the user's locale."""
     if code is not None and code not in LANGUAGES:
-        params = {"allowed": LANGUAGES, "nearest": LANGUAGES[0]}
-        raise InvalidError(Notice(code="not_one_of", field="--lang", value=code, params=params))
+        raise build_choice_error("--lang", code, LANGUAGES)
     _chosen_language[:] = [code or detect_language()]
 
 

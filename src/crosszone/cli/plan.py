@@ -21,7 +21,7 @@ from crosszone.cli.output import (
     print_sections,
     write_file,
 )
-from crosszone.errors import InputError, InvalidError, Notice
+from crosszone.errors import InputError, InvalidError, Notice, build_choice_error
 
 if TYPE_CHECKING:
     from crosszone.inputs.scenario import Loaded
@@ -121,12 +121,10 @@ def plan(
 
 
 def _check(objective: str, top: int, budget: float | None) -> None:
-    from crosszone.inputs.value import nearest
     from crosszone.plan.plan import OBJECTIVES
 
     if objective not in OBJECTIVES:
-        params = {"allowed": list(OBJECTIVES), "nearest": nearest(objective, OBJECTIVES)[:1]}
-        raise InvalidError(Notice(code="not_one_of", field="--objective", value=objective, params=params))
+        raise build_choice_error("--objective", objective, OBJECTIVES)
     if top < 1:
         raise InvalidError(Notice(code="must_be_at_least", field="--top", value=top, params={"limit": 1}))
     if budget is not None and not budget > 0:

@@ -18,7 +18,7 @@ from crosszone.cli.output import (
     print_sections,
     write_file,
 )
-from crosszone.errors import InvalidError, Notice
+from crosszone.errors import build_choice_error
 
 if TYPE_CHECKING:
     from crosszone.predict.answer import PredictionAnswer
@@ -40,8 +40,7 @@ def predict(
     Example: crosszone predict examples/three-cities.yaml --trace step.json
     """
     if trace_format not in FORMATS:
-        params = {"allowed": list(FORMATS), "nearest": FORMATS[0]}
-        raise InvalidError(Notice(code="not_one_of", field="--trace-format", value=trace_format, params=params))
+        raise build_choice_error("--trace-format", trace_format, FORMATS)
     if trace is not None:
         check_not_existing(Path(trace), force)
 

@@ -17,7 +17,7 @@ from crosszone.cli.output import (
     print_json,
     write_file,
 )
-from crosszone.errors import InvalidError, Notice
+from crosszone.errors import build_choice_error
 
 if TYPE_CHECKING:
     from crosszone.views.report import Form
@@ -67,5 +67,4 @@ def _choose_form(form_option: str | None, output: str | None) -> Form:
     for form in FORMS:
         if form == chosen:
             return form
-    params = {"allowed": list(FORMS), "nearest": FORMS[0]}
-    raise InvalidError(Notice(code="not_one_of", field="--format", value=form_option, params=params))
+    raise build_choice_error("--format", form_option, FORMS)

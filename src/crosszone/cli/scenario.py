@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from crosszone.cli.options import JsonOption
+from crosszone.cli.options import JsonOption, require_choice
 from crosszone.cli.output import build_table, get_language, label, open_console, print_json, print_notices
 from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.text.figures import format_amount, format_billions
@@ -73,9 +73,9 @@ def convert(
     from crosszone.inputs.document import dump_json, dump_yaml
     from crosszone.inputs.scenario import read_scenario
 
-    _require_choice("--part", part, PARTS)
+    require_choice("--part", part, PARTS)
     form = to or ("json" if as_json or (output or "").endswith(".json") else "yaml")
-    _require_choice("--to", form, ("yaml", "json"))
+    require_choice("--to", form, ("yaml", "json"))
     scenario, notices, _ = read_scenario(file)
     scenario_fields = scenario.to_fields()
     fields = scenario_fields if part == "scenario" else {part: scenario_fields.get(part)}
@@ -102,12 +102,6 @@ def _write(path: Path, text: str, force: bool) -> None:
     except OSError as error:
         params = {"reason": error.strerror or str(error)}
         raise InputError(Notice(code="output_unwritable", value=str(path), params=params)) from None
-
-
-def _require_choice(option: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        params = {"allowed": list(allowed), "nearest": allowed[0]}
-        raise InvalidError(Notice(code="not_one_of", field=option, value=value, params=params))
 
 
 def _describe(file: str) -> dict[str, Any]:

@@ -23,12 +23,12 @@ from pydantic import Field, field_validator
 
 from crosszone.cost.coefficients import Coefficient, known_fields
 from crosszone.cost.measured_links import MeasuredCollective
-from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError
+from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError, near
 from crosszone.inputs.catalogue.entries import home
 from crosszone.inputs.catalogue.own import replace_file, unwritable
 from crosszone.inputs.document import Document, dump_yaml, parse_document, read_document
 from crosszone.inputs.shipped import read_shipped
-from crosszone.inputs.value import Name, Value, near, parse, refuse
+from crosszone.inputs.value import Name, Value, parse, refuse
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")  # Names of own profiles: they are names of files too
 DEFAULT = "default"  # The file that names the profile in use; no profile may be called so

@@ -20,10 +20,9 @@ import numpy.typing as npt
 from crosszone.cost.coefficients import COMMON, FIELDS, Coefficients, shipped
 from crosszone.cost.measured_links import CollectiveTimings
 from crosszone.cost.own_profiles import Laid, OwnProfile, laid
-from crosszone.errors import IllegalError, InvalidError, Notice
+from crosszone.errors import IllegalError, Notice, build_choice_error
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.gpu import Gpu
-from crosszone.inputs.value import nearest
 
 # Family of a GPU that is like no measured one, and stack of unknown software: common values.
 GENERIC = "generic"
@@ -144,8 +143,7 @@ class Profiles:
             defaults = (name for name, entry in self.stacks.items() if framework in entry.get("default_of", ()))
             return next(defaults, GENERIC)
         if stack not in self.stacks:
-            params = {"allowed": list(self.stacks), "nearest": nearest(stack, self.stacks)[:1]}
-            raise InvalidError(Notice(code="not_one_of", field="job.stack", value=stack, params=params))
+            raise build_choice_error("job.stack", stack, self.stacks)
         return stack
 
     def release_age(self, stack: str, release: float | None) -> float:

@@ -17,7 +17,7 @@ from crosszone.deploy.settings import LaunchSettings
 from crosszone.deploy.shell import command_line
 from crosszone.deploy.trainer_files import SETTINGS_FILE as PROGRAM
 from crosszone.deploy.trainer_files import collect_trainer_files, read_trainer_file, render_trainer_settings
-from crosszone.errors import InputError, InvalidError, Notice
+from crosszone.errors import InputError, InvalidError, Notice, build_choice_error
 from crosszone.inputs.frameworks import framework_of_alias, frameworks
 from crosszone.inputs.parameters import parameters
 from crosszone.inputs.scenario import Loaded
@@ -135,8 +135,7 @@ def _list_launch_nodes(predictor: Predictor, launcher_module: LauncherFunctions,
 
 def _require_one_of(field: str, value: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
-        params = {"allowed": list(allowed), "nearest": allowed[0]}
-        raise InvalidError(Notice(code="not_one_of", field=field, value=value, params=params))
+        raise build_choice_error(field, value, allowed)
     return value
 
 

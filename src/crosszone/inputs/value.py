@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, Union, cast, get_args, get_origin
@@ -19,7 +18,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
 
-from crosszone.errors import FileError, InputError, InvalidError, Notice, UnknownNameError
+from crosszone.errors import FileError, InputError, InvalidError, Notice, UnknownNameError, near
 from crosszone.inputs.document import Document, FieldPath, field_text
 
 MAX_COUNT = 1_000_000
@@ -218,13 +217,6 @@ def nearest(word: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
     """The known names most like `word`, best first; where none is much like it, the one that is least unlike."""
     names = list(candidates)
     return near(word, names, limit) or near(word, names, 1, least=0.0)
-
-
-def near(word: str, names: Iterable[str], limit: int = 3, *, least: float = 0.5) -> list[str]:
-    """The known names that `word` may stand for, best first; none where none is near."""
-    lowered = {k.lower(): k for k in names}
-    matches = difflib.get_close_matches(str(word).lower(), lowered, n=limit, cutoff=least)
-    return [lowered[f] for f in matches]
 
 
 def _place_notice(notice: Notice, path: FieldPath, document: Document | None) -> Notice:

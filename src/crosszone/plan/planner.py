@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from crosszone.cost.profile import Profiles
-from crosszone.errors import IllegalError, InputError, InvalidError, Notice
+from crosszone.errors import IllegalError, InputError, InvalidError, Notice, build_choice_error
 from crosszone.inputs.document import scalar
 from crosszone.inputs.placement import tp_capacity
 from crosszone.inputs.rules import (
@@ -292,8 +292,7 @@ def plan(
     next plan of a scenario that differs only in its links most of the work.
     """
     if objective not in OBJECTIVES:
-        params = {"allowed": list(OBJECTIVES), "nearest": OBJECTIVES[0]}
-        raise InvalidError(Notice(code="not_one_of", field="objective", value=objective, params=params))
+        raise build_choice_error("objective", objective, OBJECTIVES)
     if not 1 <= top <= MAX_TOP:
         raise InvalidError(Notice(code="top_out_of_range", field="top", value=top, params={"most": MAX_TOP}))
     started_s = monotonic()

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Strict
 
-from crosszone.errors import InvalidError, Notice, UnknownNameError
+from crosszone.errors import InvalidError, Notice, UnknownNameError, build_choice_error
 from crosszone.inputs.dataset import Dataset, DatasetVersion, TrainingModel
 from crosszone.inputs.environment import Environment, Selection, selection
 from crosszone.inputs.frameworks import framework_of_alias
@@ -348,8 +348,7 @@ def _check_framework(name: str | None, *, required: bool) -> str | None:
         return None
     framework = framework_of_alias(name)
     if framework not in FRAMEWORKS:
-        params = {"allowed": list(FRAMEWORKS), "nearest": FRAMEWORKS[0]}
-        raise _make_error("not_one_of", "distributedConfig.framework", name, **params)
+        raise build_choice_error("distributedConfig.framework", name, FRAMEWORKS)
     return framework
 
 
