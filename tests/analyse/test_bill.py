@@ -138,7 +138,7 @@ def test_each_step_along_the_front_says_what_a_day_more_buys():
 
     def per_day(point):
         p = build_predictor(apply_plan(asked, point))
-        return point.usd_per_step * 86400 * predict_goodput(p.site, p.framework.name).share / point.step_s
+        return point.usd_per_step * 86400 * predict_goodput(p.placed, p.framework.name).share / point.step_s
 
     for trade, (faster, slower) in zip(got, reversed(list(pairwise(front))), strict=True):
         assert trade.usd_per_day == pytest.approx(per_day(slower))

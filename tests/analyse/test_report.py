@@ -71,12 +71,12 @@ def test_groups_that_cross_are_counted_by_hand():
     across = placed(
         {"tp": 2, "pp": 2, "dp": 4}, cluster=zones(2, 8), placement=APART | {"order": ["tp", "cp", "dp", "pp"]}
     )
-    found = {(one.link, one.axis): (one.groups, one.ranks) for one in crossing_groups(across.site)}
+    found = {(one.link, one.axis): (one.groups, one.ranks) for one in crossing_groups(across.placed)}
     assert found == {("a > b", "pp"): (8, 2), ("b > a", "pp"): (8, 2)}
     beside = placed({"tp": 2, "pp": 2, "dp": 4}, cluster=zones(2, 8), placement=APART)
-    found = {(one.link, one.axis): (one.groups, one.ranks) for one in crossing_groups(beside.site)}
+    found = {(one.link, one.axis): (one.groups, one.ranks) for one in crossing_groups(beside.placed)}
     assert found == {("a > b", "dp"): (4, 4), ("b > a", "dp"): (4, 4)}
-    assert crossing_groups(placed({"tp": 8, "dp": 2}).site) == ()
+    assert crossing_groups(placed({"tp": 8, "dp": 2}).placed) == ()
 
 
 def test_one_zone_has_no_other_to_be_compared_with():
@@ -92,7 +92,7 @@ def test_efficiency_is_throughput_over_that_of_the_smaller_world():
     strategy = {"tp": 8, "dp": 2}
     p = placed(strategy, cluster=zones(2, 8), placement=APART)
     scaling = communication_report(p).scaling
-    near = placed(strategy, cluster=together(p.site.cluster).model_dump(mode="json", exclude_unset=True))
+    near = placed(strategy, cluster=together(p.placed.cluster).model_dump(mode="json", exclude_unset=True))
     assert scaling.one_zone == pytest.approx(near.step_s[1] / p.step_s[1], rel=1e-6)
     alone = build_predictor(
         scenario(strategy={"dp": 1}, job=MEGATRON | {"global_batch": 4}, cluster=one_zone(1, nic_gbps_per_gpu=200))

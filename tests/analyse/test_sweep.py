@@ -193,9 +193,9 @@ class TestTogether:
         problems = [build_problem(one) for one in given]
         _, one = search_plans(problems[0])[1][0]
         assert one.crossing == "pp"
-        site = one.predictor.site
+        placed = one.predictor.placed
         sites = [
-            site.with_links(problem.cluster, problem.wan_links.links, problem.wan_links.crossings)
+            placed.with_links(problem.cluster, problem.wan_links.links, problem.wan_links.crossings)
             for problem in problems
         ]
         found = simulate_over_links(one.predictor, sites).tolist()

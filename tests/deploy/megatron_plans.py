@@ -128,7 +128,7 @@ def launched(language: str = "en", settings: dict[str, Any] | None = None, **cha
 def of_scenario(given: Any, language: str = "en", **settings: Any) -> Launch:
     p = build_predictor(given.replace(job=given.job.replace(framework="megatron")))
     return Launch(
-        scenario=given.replace(strategy=p.strategy, placement=p.site.placement),
+        scenario=given.replace(strategy=p.strategy, placement=p.placed.placement),
         predictor=p,
         prediction=build_prediction(p),
         framework="megatron",

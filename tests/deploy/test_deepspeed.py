@@ -54,7 +54,7 @@ def launch_of(fields: dict[str, Any]) -> Launch:
 def changed(launch: Launch, **strategy: Any) -> Launch:
     """The launch with a strategy that the rules of planning might not let through."""
     p = launch.predictor
-    predictor = SimpleNamespace(strategy=p.strategy.replace(**strategy), site=p.site, micro_batches=p.micro_batches)
+    predictor = SimpleNamespace(strategy=p.strategy.replace(**strategy), placed=p.placed, micro_batches=p.micro_batches)
     return dataclasses.replace(launch, predictor=predictor)
 
 
@@ -418,7 +418,7 @@ def test_the_topology_has_the_ranks_where_the_plan_has_them(train_python, order)
     told = {one.name: one.value for one in deepspeed.build_options(launch)}
     axes = told["ProcessTopology(axes)"]
     (found,) = asked(train_python, ["topology", axes, [2, 2]])
-    planned = launch.predictor.site.placement.coordinates(launch.predictor.strategy)
+    planned = launch.predictor.placed.placement.coordinates(launch.predictor.strategy)
     assert [one["pipe"] for one in found] == planned["pp"].tolist()
     assert [one["data"] for one in found] == planned["dp"].tolist()
 

@@ -186,15 +186,17 @@ def effect_of(
         return None
     if case.placement.check(case.cluster, case.strategy):
         return None
-    site = PlacedStrategy(case=case.on(framework), placement=case.placement, links=problem.scenario.links, banded=False)
+    placed = PlacedStrategy(
+        case=case.on(framework), placement=case.placement, links=problem.scenario.links, banded=False
+    )
     try:
-        site.check()
+        placed.check()
     except IllegalError:
         return None
-    if case.strategy.shard_within == "node" and not _even_over_nodes(site):
+    if case.strategy.shard_within == "node" and not _even_over_nodes(placed):
         return None
     predictor = Predictor(
-        name="", site=site, framework=framework, profiles=setting.profiles, stack=setting.stack,
+        name="", placed=placed, framework=framework, profiles=setting.profiles, stack=setting.stack,
         release=setting.release, notices=(),
     )  # fmt: skip
     return described(predictor, swaps)
@@ -208,19 +210,19 @@ def beaten_alone(effect: Effect, others: Iterable[Effect]) -> bool:
     return cp == dp == 1 and any(all(x <= y for x, y in zip(one, own, strict=True)) for one in here)
 
 
-def _even_over_nodes(site: PlacedStrategy) -> bool:
+def _even_over_nodes(placed: PlacedStrategy) -> bool:
     """All nodes hold equally many replicas of every stage, several but not all."""
     counts = set()
-    for stage in site._shard_domains:
+    for stage in placed._shard_domains:
         homes = stage.tolist()
         counts |= {homes.count(home) for home in homes}
-    return len(counts) == 1 and 1 < counts.pop() < (site.strategy.dp or 1)
+    return len(counts) == 1 and 1 < counts.pop() < (placed.strategy.dp or 1)
 
 
 def described(predictor: Predictor, swaps: Sequence[dict[int, int]]) -> Effect:
     """A placed strategy by what it comes to."""
     s, memory = predictor.strategy, predictor.memory()
-    zones = sorted(tuple(row) for row in predictor.site.group[:, :, 0, 0].T.tolist())
+    zones = sorted(tuple(row) for row in predictor.placed.group[:, :, 0, 0].T.tolist())
     lying = min(zones, *(sorted(tuple(swap[g] for g in row) for row in zones) for swap in swaps)) if swaps else zones
     degrees = (s.tp, s.cp, s.pp, s.dp, s.ep, s.micro_batch, s.pipeline_schedule if s.pp > 1 else None, s.interleave)
     figures = (f"{predictor.step_time.expected:.9e}", *(f"{stage.total:.9e}" for stage in memory.stages))

@@ -107,7 +107,7 @@ def test_tensor_parallel_groups_never_cross_zones(fields):
     search = PlanSearch(problem_of(fields), top=8)
     search.run()
     for _, one in search.best.rank_families():
-        zones = one.predictor.site.zone
+        zones = one.predictor.placed.zone
         assert (zones == zones[:, :, :1, :1]).all()
 
 

@@ -131,8 +131,8 @@ def test_every_strategy_is_legal(problem, data):
             case, framework = one.predictor.case, grid.settings.framework
             assert broken_rules(case) == []
             assert refusals(case, framework) == []
-            assert one.predictor.site.placement.check(case.cluster, case.strategy) == []
-            one.predictor.site.check()
+            assert one.predictor.placed.placement.check(case.cluster, case.strategy) == []
+            one.predictor.placed.check()
             assert check_step_length(case.strategy, case.job.global_batch) is None
 
 

@@ -75,10 +75,10 @@ def test_replicas_of_several_kinds_stay_rows_of_their_own():
     """Three stages of 3 replicas of t = 2 on nodes of eight: some boundaries lie inside a node, others do not."""
     one = case({"tp": 2, "pp": 3, "dp": 3}, cluster=one_zone(24), job=MEGATRON | {"global_batch": 12})
     torn = build_measured_predictor("torn", one, frameworks()["megatron"])
-    assert len(torn.site.replica_classes[0]) > 1
+    assert len(torn.placed.replica_classes[0]) > 1
     whole = build_measured_predictor("whole", case({"tp": 8, "dp": 1}), frameworks()["megatron"])
     joined = join_batches([torn.batch, whole.batch])
-    assert joined.counts.shape == (len(torn.site.replica_classes[0]) + 1, 3)
+    assert joined.counts.shape == (len(torn.placed.replica_classes[0]) + 1, 3)
     assert joined.counts[-1].tolist() == [32, 0, 0]
     assert joined.links.boundary_fast[:-1].tolist() == torn.batch.links.boundary_fast.tolist()
 
@@ -114,7 +114,7 @@ def test_the_slowest_replica_sets_the_step():
     )
     assert quick.step_time.expected < 0.7 * mixed.step_time.expected
     assert mixed.step_time.expected == pytest.approx(slow.step_time.expected, rel=0.02)
-    assert len(mixed.site.replica_classes[0]) == 2
+    assert len(mixed.placed.replica_classes[0]) == 2
     assert np.argmax(mixed.step.total_s[:2]) == mixed.slowest == 1
 
 

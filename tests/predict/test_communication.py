@@ -143,13 +143,13 @@ def test_no_row_is_faster_than_its_link(p):
     """[A1] Bytes over the time a link is busy: at most the rate of all links of that kind, and of the line."""
     got, gpu = build_prediction(p), p.batch.gpu
     limits = {"fast link": gpu.link_bytes_per_s, "PCIe": gpu.pcie_bytes_per_s, "network": gpu.nic_bytes_per_s}
-    names = [zone.name for zone in p.site.cluster.zones]
+    names = [zone.name for zone in p.placed.cluster.zones]
     for row in got.communication:
         if row.link in limits:
             limit = p.strategy.ranks * limits[row.link]
         else:
             a, b = (names.index(name) for name in row.link.split(" > "))
-            limit = (p.site.links[min(a, b), max(a, b)].gbps or 0.0) * 1e9 / 8
+            limit = (p.placed.links[min(a, b), max(a, b)].gbps or 0.0) * 1e9 / 8
         assert row.bytes_per_step <= limit * row.busy_s * (1 + 1e-9), row
 
 

@@ -23,9 +23,9 @@ def in_zones(count: int, gpu: dict, **link: float):
 
 def test_gradients_of_two_cpus_take_the_time_of_gloos_all_reduce():
     found = in_zones(2, CPU, gbps=1, rtt_ms=20)
-    site = placed(FLAT, model=MODEL, job=DDP | {"global_batch": 4}, cluster=zones(2, 1, node={"gpu": CPU}))
-    assert site.site.transport.library == "gloo"
-    size = 4.0 * parameters(site.case.model).total
+    predictor = placed(FLAT, model=MODEL, job=DDP | {"global_batch": 4}, cluster=zones(2, 1, node={"gpu": CPU}))
+    assert predictor.placed.transport.library == "gloo"
+    size = 4.0 * parameters(predictor.case.model).total
     whole = gloo_all_reduce_s(size, 2, 0.0201, 1e9 / 8 * 1448 / 1500)
     assert found.breakdown_s["gradients"] == pytest.approx(float(whole), rel=0.02)
 

@@ -44,12 +44,12 @@ def test_a_prediction_over_other_links_is_that_of_a_new_predictor(p, gbps, rtt_m
     explain(p, build_prediction(p), "step_time_s")
     links = {
         pair: replace(link, gbps=gbps, gbps_back=gbps, rtt_ms=Band(rtt_ms, rtt_ms, 1.5 * rtt_ms))
-        for pair, link in p.site.links.items()
+        for pair, link in p.placed.links.items()
     }
-    known = Crossings(p.site.cluster, links, p.site.transport)
-    site = p.site.with_links(p.site.cluster, links, known)
-    moved = p.with_links("moved", site, ())
-    new = replace(p, name="moved", site=replace(p.site, links=links, shared_crossings=known), notices=())
+    known = Crossings(p.placed.cluster, links, p.placed.transport)
+    placed = p.placed.with_links(p.placed.cluster, links, known)
+    moved = p.with_links("moved", placed, ())
+    new = replace(p, name="moved", placed=replace(p.placed, links=links, shared_crossings=known), notices=())
     assert build_prediction(moved) == build_prediction(new)
     assert p.memory() == moved.memory()
     told = [explain(one, build_prediction(one), "step_time_s") for one in (moved, new)]

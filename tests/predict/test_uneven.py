@@ -162,7 +162,7 @@ def test_parts_and_timeline_of_uneven_replicas_add_up(counts, stages, rate):
     """[R2] [V3] [S10] The step is the longest row; parts and the timeline are of the replica that takes it."""
     p = piped(list(counts), stages, cluster=fast_and_slow(stages, gbps=rate))
     found = build_prediction(p)
-    assert p.step_s[1] == max(p.step.total_s[p.row - p.slowest :][: len(p.site.replica_classes[0])])
+    assert p.step_s[1] == max(p.step.total_s[p.row - p.slowest :][: len(p.placed.replica_classes[0])])
     assert sum(found.breakdown_s.values()) == pytest.approx(found.step_time_s.expected, rel=1e-9)
     assert min(found.breakdown_s.values()) >= 0
     trace = p.timeline()
@@ -194,7 +194,7 @@ def test_replicas_that_share_states_need_equally_many_micro_batches():
         strategy = {"zero": 3, "shard_within": within, "replica_micro_batches": counts}
         return placed(strategy, job=FSDP | {"global_batch": 16}, cluster=fast_and_slow(2))
 
-    assert sharded([6, 6, 2, 2], "zone").site.class_micro_batches.tolist() == [6, 2]
+    assert sharded([6, 6, 2, 2], "zone").placed.class_micro_batches.tolist() == [6, 2]
     for counts, within, least, most in (([6, 6, 2, 2], "all", 2, 6), ([5, 6, 3, 2], "zone", 5, 6)):
         with pytest.raises(IllegalError) as refused:
             sharded(counts, within)
@@ -236,7 +236,7 @@ def test_states_are_shared_by_the_replicas_of_a_stage_that_lie_together(strategy
     rows = [{"zone": name, "count": count} for name, count in blocks.items()]
     job = FSDP | {"global_batch": 24}
     found = placed(strategy | {"zero": 3}, job=job, cluster=cluster, placement={"order": order, "blocks": rows})
-    assert found.site.shard_ranks == found.batch.work.shard_ranks == shared
+    assert found.placed.shard_ranks == found.batch.work.shard_ranks == shared
 
 
 def test_states_cannot_be_shared_inside_zones_that_hold_different_numbers_of_replicas():
@@ -267,4 +267,4 @@ def test_a_replica_torn_over_nodes_shares_states_with_none():
         blocks = [{"zone": "a", "first": first, "count": count} for first, count in held]
         placement = {"order": ["tp", "dp", "cp", "pp"], "blocks": blocks}
         found = placed({"cp": 4, "dp": 2, "zero": 3, "shard_within": "node"}, job=FSDP, placement=placement)
-        assert found.site.shard_ranks == shared
+        assert found.placed.shard_ranks == shared

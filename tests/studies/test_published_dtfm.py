@@ -142,7 +142,7 @@ def test_a_scheduler_may_keep_pipelines_inside_regions_or_lead_them_through_two_
 def test_rings_go_in_rank_order_and_side_by_side(profiles):
     """[A25] Eight replicas in Ohio and Virginia by turns of four: two crossings of 1.12 Gbit/s; eight stages at once."""
     machines = build_fleet(row(), RATES)
-    site = build_predictor(row(), machines, place_ranks(machines.gpus, BY_PIPELINE), profiles, 512).site
+    site = build_predictor(row(), machines, place_ranks(machines.gpus, BY_PIPELINE), profiles, 512).placed
     assert site.ring == tuple(range(0, 64, 8)) and site.zone_ranks == 8
     link = site.crossings.ring_link(site.ring, site.zone_ranks)
     assert link.bytes_per_s[1] == pytest.approx(8 * 1.12e9 / 8 * EFFICIENCY, rel=1e-3)

@@ -37,7 +37,7 @@ def test_the_two_site_run_is_the_published_one():
     assert [sum(n.count * n.gpus for n in zone.nodes) for zone in found.cluster.zones] == [1536, 1536]
     assert found.strategy.ranks == 3072 and found.strategy.shard_within == "zone"
     placed = build_predictor(found)
-    assert len(placed.site.ring) == 2 and build_prediction(placed).memory_gib.fits
+    assert len(placed.placed.ring) == 2 and build_prediction(placed).memory_gib.fits
 
 
 def test_a_wider_link_brings_two_sites_nearer_to_one():

@@ -89,7 +89,7 @@ class Fleet:
 
 @dataclass(frozen=True, kw_only=True)
 class RankOrder(PlacedStrategy):
-    """A site whose replicas reduce gradients in rings in rank order: NCCL knows no distance between instances. [A25]"""
+    """Replicas reduce gradients in rings in rank order: NCCL knows no distance between instances. [A25]"""
 
     @cached_part
     def ring(self) -> tuple[int, ...]:
@@ -300,7 +300,7 @@ def build_predictor(row: Row, fleet: Fleet, placement: Placement, profiles: Prof
     case = Case(model=_build_model(row, method["model"]), job=job, cluster=fleet.cluster, strategy=_build_strategy(row))
     return Predictor(
         name=row["id"],
-        site=RankOrder(case=case, placement=placement, links=dict(links.links), banded=False, shared_crossings=links),
+        placed=RankOrder(case=case, placement=placement, links=dict(links.links), banded=False, shared_crossings=links),
         framework=frameworks()[FRAMEWORK],
         profiles=profiles,
         stack=profiles.stack_of(FRAMEWORK, method["stack"]),

@@ -169,12 +169,12 @@ def bill(p: Predictor, *, language: str = "en") -> Bill:
     breakdown = build_breakdown(p)
     busy = find_bottleneck(breakdown)[1]["compute"]
     _, egress = build_traffic(p, breakdown)
-    run = predict_run(p.site, p.framework.name, p.step_time, busy, egress)
+    run = predict_run(p.placed, p.framework.name, p.step_time, busy, egress)
     steps, step_hours = run.steps, p.step_time.expected / run.goodput.share / HOUR_S
     hours = None if run.days is None else run.days.expected * 24.0
     gpus = _list_gpu_lines(p, step_hours, hours)
     lines = _list_egress_lines(p, egress, steps)
-    unknown = list_unpriced_egress(p.site, egress)
+    unknown = list_unpriced_egress(p.placed, egress)
     out = None if unknown else sum(line.usd_per_step or 0.0 for line in lines)
     step_usd = None if run.usd_per_hour is None else run.usd_per_hour * step_hours
     total_usd = None if step_usd is None else step_usd + (out or 0.0)
@@ -202,8 +202,8 @@ def bill(p: Predictor, *, language: str = "en") -> Bill:
 
 def _list_gpu_lines(p: Predictor, step_hours: float, hours: float | None) -> tuple[GpuLine, ...]:
     lines = []
-    places = [at for zone in p.site.cluster.zones for at in range(len(zone.nodes))]
-    for place, (zone, group, count) in zip(p.site.groups_in_use, select_used_groups(p.site), strict=True):
+    places = [at for zone in p.placed.cluster.zones for at in range(len(zone.nodes))]
+    for place, (zone, group, count) in zip(p.placed.groups_in_use, select_used_groups(p.placed), strict=True):
         price = get_usd_per_gpu_hour(group)
         typed = group.usd_per_gpu_hour is not None
         per_hour = None if price is None else count * price
@@ -226,10 +226,10 @@ def _list_gpu_lines(p: Predictor, step_hours: float, hours: float | None) -> tup
 
 
 def _list_egress_lines(p: Predictor, egress: Egress, steps: int | None) -> tuple[EgressLine, ...]:
-    names, lines = [zone.name for zone in p.site.cluster.zones], []
+    names, lines = [zone.name for zone in p.placed.cluster.zones], []
     for (a, b), size in sorted(egress.items()):
-        price = get_usd_per_gb(p.site, a, b)
-        origins = p.site.links[min(a, b), max(a, b)].origins
+        price = get_usd_per_gb(p.placed, a, b)
+        origins = p.placed.links[min(a, b), max(a, b)].origins
         per_step = None if price is None else size / GB * price
         lines.append(
             EgressLine(
@@ -247,7 +247,7 @@ def _list_egress_lines(p: Predictor, egress: Egress, steps: int | None) -> tuple
 def _list_energy_lines(p: Predictor, busy: float, step_hours: float, hours: float | None) -> tuple[EnergyLine, ...]:
     powers: dict[str, list[float | None]] = defaultdict(list)
     grams: dict[str, float | None] = {}
-    for zone, group, count in select_used_groups(p.site):
+    for zone, group, count in select_used_groups(p.placed):
         powers[zone.name].append(group_kilowatt(zone, group, count, busy))
         grams[zone.name] = get_grams_per_kwh(zone)
     lines = []

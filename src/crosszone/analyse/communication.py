@@ -48,14 +48,14 @@ class CrossingGroups(Value):
     """Ranks of each."""
 
 
-def crossing_groups(site: PlacedStrategy) -> tuple[CrossingGroups, ...]:
+def crossing_groups(placed: PlacedStrategy) -> tuple[CrossingGroups, ...]:
     """Groups of every axis over every link between zones; tensor, context and expert groups never cross. [A8]"""
-    s = site.strategy
-    names = [zone.name for zone in site.cluster.zones]
+    s = placed.strategy
+    names = [zone.name for zone in placed.cluster.zones]
     counts: dict[tuple[int, int, Axis], int] = defaultdict(int)
-    zones = site.zone[:, :, 0, 0]
+    zones = placed.zone[:, :, 0, 0]
     after = np.roll(zones, -1, axis=0)
-    stages = s.pp if site.wraps else s.pp - 1
+    stages = s.pp if placed.wraps else s.pp - 1
     for replica in range(zones.shape[1]):
         # a set: a pipeline that crosses a pair twice is still one group on that link
         pairs = {
@@ -63,7 +63,7 @@ def crossing_groups(site: PlacedStrategy) -> tuple[CrossingGroups, ...]:
         }
         for a, b in pairs | {(b, a) for a, b in pairs}:
             counts[a, b, "pp"] += s.tp * s.cp
-    ring = site.ring
+    ring = placed.ring
     edges = list(zip(ring, (*ring[1:], ring[0]), strict=True)) if ring else []
     for stage in zones:
         zones_of_stage = set(stage.tolist())
@@ -123,15 +123,15 @@ def in_one_zone(cluster: Cluster, placement: Placement) -> Placement:
 
 def _estimate_in_one_zone(p: Predictor) -> float | None:
     """Tokens/s of the strategy where no link leaves the zone, without averaging: there is nobody to average with."""
-    if not p.site.crosses:
+    if not p.placed.crosses:
         return None
-    cluster, placement = one_zone(p.site.cluster), in_one_zone(p.site.cluster, p.site.placement)
+    cluster, placement = one_zone(p.placed.cluster), in_one_zone(p.placed.cluster, p.placed.placement)
     strategy = p.strategy.replace(local_update=None)
     # with one zone the states of all replicas lie inside it
     if strategy.shard_within == "zone":
         strategy = strategy.replace(shard_within="all", communication=_flatten_hierarchy(strategy.communication))
     case = replace(p.case, cluster=cluster, strategy=strategy, placement=placement)
-    alike = replace(p, site=PlacedStrategy(case=case, placement=placement, links={}))
+    alike = replace(p, placed=PlacedStrategy(case=case, placement=placement, links={}))
     return p.case.job.tokens_per_step / float(alike.step_s[1])
 
 
@@ -142,10 +142,10 @@ def _flatten_hierarchy(c: Communication) -> Communication:
 
 def _sum_alone(p: Predictor) -> float | None:
     """Tokens/s of all GPUs in use, each with a model of its own and its part of the batch."""
-    groups, counts = np.unique(p.site.group, return_counts=True)
+    groups, counts = np.unique(p.placed.group, return_counts=True)
     total = 0.0
     for number, count in zip(groups.tolist(), counts.tolist(), strict=True):
-        alone = _estimate_alone(p, p.site.groups[number])
+        alone = _estimate_alone(p, p.placed.groups[number])
         if alone is None:
             return None
         total += count * alone
@@ -157,7 +157,7 @@ def _estimate_alone(p: Predictor, group: NodeGroup) -> float | None:
     s, job = p.strategy, p.case.job
     samples = s.micro_batch * max(1, round(job.global_batch / (s.ranks * s.micro_batch)))
     # nvlink_domain goes: one of the group's own size is more than a single GPU allows
-    zone = p.site.cluster.zones[0].replace(nodes=(group.replace(count=1, gpus=1, nvlink_domain=None),))
+    zone = p.placed.cluster.zones[0].replace(nodes=(group.replace(count=1, gpus=1, nvlink_domain=None),))
     scenario = Scenario(
         model=p.case.model,
         job=job.replace(global_batch=samples, framework=p.framework.name),
@@ -298,7 +298,7 @@ def communication_report(p: Predictor, prediction: Prediction | None = None) -> 
         kinds=_sum_lines(lines, "kind", total),
         tiers=_sum_lines(lines, "tier", total),
         links=_build_links(p, lines, step),
-        groups=crossing_groups(p.site),
+        groups=crossing_groups(p.placed),
         step_s=step,
         compute_s=compute,
         exposed_s=exposed,
@@ -382,11 +382,11 @@ def _build_links(p: Predictor, lines: Iterable[TrafficLine], step: float) -> tup
     for line in lines:
         if line.tier == BETWEEN_ZONES:
             by_link[line.link].append(line)
-    places = {zone.name: number for number, zone in enumerate(p.site.cluster.zones)}
+    places = {zone.name: number for number, zone in enumerate(p.placed.cluster.zones)}
     links = []
     for name, link_lines in by_link.items():
         a, b = (places[zone] for zone in name.split(" > "))
-        zone_link = p.site.links[min(a, b), max(a, b)]
+        zone_link = p.placed.links[min(a, b), max(a, b)]
         kinds: dict[str, float] = defaultdict(float)
         for line in link_lines:
             kinds[line.kind] += line.bytes_per_step

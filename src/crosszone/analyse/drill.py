@@ -340,9 +340,9 @@ def fetch_times(
     A zone needs the states of the stages it holds, by their layers. All transfers start together and share links and
     uplinks [T12]; enough connections to fill the links.
     """
-    site = build_predictor(apply_plan(surviving, destination), profiles=profiles).site
-    layers = np.asarray(count_stage_layers(site.case), dtype=float).reshape(-1)
-    zones_of_ranks = site.zone[:, :, 0, 0]
+    placed = build_predictor(apply_plan(surviving, destination), profiles=profiles).placed
+    layers = np.asarray(count_stage_layers(placed.case), dtype=float).reshape(-1)
+    zones_of_ranks = placed.zone[:, :, 0, 0]
     needs = {
         int(z): checkpoint_bytes * layers[(zones_of_ranks == z).any(axis=1)].sum() / layers.sum()
         for z in np.unique(zones_of_ranks)
@@ -358,8 +358,8 @@ def fetch_times(
 
 def _list_assumptions(scenario: Scenario, best: Plan, rate: float, profiles: Profiles) -> Iterator[Assumption]:
     """Failure rates of the GPU kinds in use, and the other figures of [E1]."""
-    site = build_predictor(apply_plan(scenario, best), profiles=profiles).site
-    for gpu in dict.fromkeys(group.gpu for _, group, _ in select_used_groups(site)):
+    placed = build_predictor(apply_plan(scenario, best), profiles=profiles).placed
+    for gpu in dict.fromkeys(group.gpu for _, group, _ in select_used_groups(placed)):
         failure_rate = catalogue().failure_rate(gpu)
         yield Assumption(
             name=f"failures_per_1000_gpu_days {gpu.name}",

@@ -77,7 +77,7 @@ def timeout_minutes(p: Predictor) -> int:
 def _list_used(p: Predictor) -> list[ZoneLink]:
     """Links between zones that carry something."""
     pairs = {frozenset(row.link.split(" > ")) for row in build_prediction(p).communication if " > " in row.link}
-    return [link for link in p.site.links.values() if frozenset(link.between) in pairs]
+    return [link for link in p.placed.links.values() if frozenset(link.between) in pairs]
 
 
 def _compute_bdp_bytes(link: ZoneLink) -> float:
@@ -90,14 +90,14 @@ def _estimate_restart_s(p: Predictor, used: list[ZoneLink]) -> float:
     predicted = build_prediction(p)
     step = predicted.step_time_s.expected
     senders: dict[str, int] = defaultdict(int)
-    for group in crossing_groups(p.site):
+    for group in crossing_groups(p.placed):
         senders[group.link] += group.groups
     worst = 0.0
     for row in predicted.communication:
         if " > " not in row.link or not senders[row.link]:
             continue
         link = next(group for group in used if frozenset(group.between) == frozenset(row.link.split(" > ")))
-        rate = float(p.site.transport.group_bytes_per_s(link.rtt_ms.expected * 1e-3, link.loss_pct / 100))
+        rate = float(p.placed.transport.group_bytes_per_s(link.rtt_ms.expected * 1e-3, link.loss_pct / 100))
         idle = max(0.0, step - row.busy_s)
         size = row.bytes_per_step / (senders[row.link] * max(1.0, row.messages))
         worst = max(worst, float(slow_start_s(size, link.rtt_ms.expected * 1e-3, rate, idle)))

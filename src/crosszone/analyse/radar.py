@@ -224,5 +224,5 @@ def _dump_option(option: RadarOption) -> dict[str, Any]:
     return {
         "framework": option.prediction.framework,
         "strategy": option.prediction.strategy,
-        "placement": option.p.site.placement.model_dump(mode="json"),
+        "placement": option.p.placed.placement.model_dump(mode="json"),
     }

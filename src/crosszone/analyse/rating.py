@@ -71,22 +71,22 @@ class LinkUse(Value):
 
 def link_uses(p: Predictor, rows: Iterable[Traffic]) -> Iterator[LinkUse]:
     """Every directed link between zones that a step uses. [A19]"""
-    names = [zone.name for zone in p.site.cluster.zones]
+    names = [zone.name for zone in p.placed.cluster.zones]
     places = {f"{a} > {b}": (x, y) for x, a in enumerate(names) for y, b in enumerate(names) if x != y}
     kinds: dict[tuple[str, bool], list[Kind]] = {}
     for row in rows:
         if row.link in places:
             kinds.setdefault((row.link, row.kind == "pipeline"), []).append(row.kind)
     for (link, pipeline), used in sorted(kinds.items()):
-        yield _build_use(p.site, link, places[link], tuple(dict.fromkeys(used)), pipeline=pipeline)
+        yield _build_use(p.placed, link, places[link], tuple(dict.fromkeys(used)), pipeline=pipeline)
 
 
 def _build_use(
-    site: PlacedStrategy, link: str, place: tuple[int, int], kinds: tuple[Kind, ...], *, pipeline: bool
+    placed: PlacedStrategy, link: str, place: tuple[int, int], kinds: tuple[Kind, ...], *, pipeline: bool
 ) -> LinkUse:
-    (a, b), how, limits = place, site.transport, site.crossings.paths.limits
-    path = site.links[min(a, b), max(a, b)]
-    ranks = _count_boundary_ranks(site, a, b) if pipeline else site.ring_ranks
+    (a, b), how, limits = place, placed.transport, placed.crossings.paths.limits
+    path = placed.links[min(a, b), max(a, b)]
+    ranks = _count_boundary_ranks(placed, a, b) if pipeline else placed.ring_ranks
     rtt, loss = path.rtt_ms.expected * 1e-3, path.loss_pct / 100.0
     cap = np.inf if path.flow_gbps is None else path.flow_gbps * BYTES_PER_S_PER_GBPS * figure("tcp", "efficiency")
     flow = float(flow_bytes_per_s(rtt, loss, how.congestion, how.window_bytes, cap))
@@ -96,7 +96,7 @@ def _build_use(
 
     nic = np.inf
     if not pipeline:
-        slowest = min(float(group_columns(group, "bf16", 1).nic_bytes_per_s) for _, group in site.cluster.groups())
+        slowest = min(float(group_columns(group, "bf16", 1).nic_bytes_per_s) for _, group in placed.cluster.groups())
         nic = ranks * slowest
     rates: dict[Limit, float] = {
         "link": float(limits.pair[a, b]),
@@ -125,14 +125,14 @@ def _build_use(
     )
 
 
-def _count_boundary_ranks(site: PlacedStrategy, a: int, b: int) -> int:
+def _count_boundary_ranks(placed: PlacedStrategy, a: int, b: int) -> int:
     """Ranks whose activations or gradients cross between two zones, as the predictor shares the link."""
-    zones_of_ranks = site.zone[:, :, 0, 0]
+    zones_of_ranks = placed.zone[:, :, 0, 0]
     after = np.roll(zones_of_ranks, -1, axis=0)
-    if not site.wraps:
+    if not placed.wraps:
         zones_of_ranks, after = zones_of_ranks[:-1], after[:-1]
     pairs = int((((zones_of_ranks == a) & (after == b)) | ((zones_of_ranks == b) & (after == a))).sum())
-    return pairs * site.strategy.tp * site.strategy.cp
+    return pairs * placed.strategy.tp * placed.strategy.cp
 
 
 def _convert_gbps(bytes_per_s: float) -> float | None:
@@ -230,7 +230,7 @@ def rating(p: Predictor, *, doubts: Collection[Doubt] = DOUBTS, language: str = 
     causes.sort(key=lambda cause: -cause.widens_s)
     job, days = p.case.job, None
     if job.steps is not None:
-        scale = job.steps / DAY_S / predict_goodput(p.site, p.framework.name).share
+        scale = job.steps / DAY_S / predict_goodput(p.placed, p.framework.name).share
         days = _build_quantiles(draws.step_s(drawn & {"profile", "rtt"}) * scale)
     largest = causes[0].doubt if causes[0].widens_s > 0 else None
     tokens = float(job.tokens_per_step)
@@ -272,7 +272,7 @@ class _Draws:
     def links(self) -> dict[tuple[int, int], ZoneLink]:
         """Links with traffic, by their zones' places."""
         used = {(min(pair), max(pair)) for pair in self.egress}
-        return {pair: self.p.site.links[pair] for pair in sorted(used)}
+        return {pair: self.p.placed.links[pair] for pair in sorted(used)}
 
     @cached_property
     def present(self) -> frozenset[Doubt]:
@@ -341,15 +341,15 @@ class _Draws:
         times = [self._draw_rtt_ms(number, link, on) for number, link in enumerate(self.links.values())]
         steps = []
         for at in range(DRAWS // BANDS):
-            links = dict(self.p.site.links)
+            links = dict(self.p.placed.links)
             for number, (pair, link) in enumerate(self.links.items()):
                 # three draws, not a band: low, expected and high are only the places that one prediction answers for
                 three = Band(*times[number][BANDS * at : BANDS * (at + 1)].tolist())
                 loss = 100.0 * float(self.lost[number, at]) if "loss" in on else link.loss_pct
                 links[pair] = replace(link, rtt_ms=three, jitter_ms=None, loss_pct=loss)
-            site = replace(self.p.site, links=links, shared_crossings=None, banded=True)
-            site.parts["ring"] = self.p.site.ring  # settled when the run began, whatever this step meets
-            steps.append(replace(self.p, site=site).step_s)
+            placed = replace(self.p.placed, links=links, shared_crossings=None, banded=True)
+            placed.parts["ring"] = self.p.placed.ring  # settled when the run began, whatever this step meets
+            steps.append(replace(self.p, placed=placed).step_s)
         return np.concatenate(steps)
 
     def _draw_rtt_ms(self, number: int, link: ZoneLink, on: Collection[Doubt]) -> Floats:

@@ -164,7 +164,7 @@ def _list_tries(now: Predictor) -> Iterator[tuple[str, Any]]:
     for switch in switches().values():
         for value in switch.tries:
             averages = switch.name in PARTS_OF_LOCAL and now.strategy.local_update is None
-            alone = switch.name == "local_steps" and not now.site.crosses
+            alone = switch.name == "local_steps" and not now.placed.crosses
             if value != value_of(switch.name, now) and not averages and not alone:
                 yield switch.name, value
 

@@ -368,7 +368,7 @@ def outcome_of(placed: Predictor, value: float) -> CellOutcome:
     """What a placed strategy takes."""
     prediction = build_prediction(placed)
     s, names = placed.strategy, [zone.name for zone in placed.case.cluster.zones]
-    used = sorted(set(placed.site.zone.ravel().tolist()))
+    used = sorted(set(placed.placed.zone.ravel().tolist()))
     degrees = {"tp": s.tp, "pp": s.pp, "dp": s.dp or 1, "cp": s.cp, "ep": s.ep}
     zones = tuple(names[zone] for zone in used)
     return CellOutcome(
@@ -382,13 +382,13 @@ def outcome_of(placed: Predictor, value: float) -> CellOutcome:
     )
 
 
-def kind_of(placed: Predictor) -> Kind:
+def kind_of(predictor: Predictor) -> Kind:
     """What crosses zones of a placed strategy."""
-    s, site = placed.strategy, placed.site
+    s, placed = predictor.strategy, predictor.placed
     if s.local_update is not None:
         return "diloco" if s.local_update.fragments == 1 else "streaming diloco"
-    along = bool((site.zone != site.zone[:1]).any())
-    beside = bool(site.dp_zones.max() > 1)
+    along = bool((placed.zone != placed.zone[:1]).any())
+    beside = bool(placed.dp_zones.max() > 1)
     if not beside:
         return "pp" if along else "one zone"
     flat = s.communication.reduce == "flat"

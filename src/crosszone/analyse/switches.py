@@ -62,10 +62,10 @@ def with_bucket(base: Predictor, bucket_mb: float) -> Predictor:
     talk = base.strategy.communication.replace(bucket_mb=bucket_mb)
     case = replace(base.case, strategy=base.strategy.replace(communication=talk))
     # links between zones are the same for every bucket: looked up once for 34 predictions
-    site = PlacedStrategy(
-        case=case, placement=base.site.placement, links=base.site.links, shared_crossings=base.site.crossings
+    placed = PlacedStrategy(
+        case=case, placement=base.placed.placement, links=base.placed.links, shared_crossings=base.placed.crossings
     )
-    return replace(base, site=site)
+    return replace(base, placed=placed)
 
 
 BEST, TIMES = "best", "x"  # A bucket that is looked for; a factor on what there is, such as x2
@@ -271,13 +271,13 @@ class _Parameters(dict[str, Any]):
 
     def __missing__(self, key: str) -> Any:
         now = self._now
-        s, site = now.strategy, now.site
-        zones = max(1, len(site.replica_zones))
+        s, placed = now.strategy, now.placed
+        zones = max(1, len(placed.replica_zones))
         threads, sockets = connections(s.communication.flows)
         gradient_bytes = state_bytes(now.case.job, framework=now.framework.name).gradients
         size = get_bucket_bytes(now.case, now.framework.name)
         replicas = s.dp or 1
-        in_node = site.shard_ranks if s.shard_within == "node" else 1
+        in_node = placed.shard_ranks if s.shard_within == "node" else 1
         parameters_by_name: dict[str, Any] = {
             "micro_batches": now.micro_batches,
             "skipped": now.micro_batches - 1,

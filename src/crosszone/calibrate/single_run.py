@@ -389,7 +389,7 @@ def _is_at_limit(prior: CoefficientPrior, value: float) -> bool:
 
 
 def _list_gpus(case: Predictor) -> list[str]:
-    return sorted({case.site.groups[g].gpu.name for g in case.site.groups_in_use})
+    return sorted({case.placed.groups[g].gpu.name for g in case.placed.groups_in_use})
 
 
 def _predict_alternatives(
@@ -532,7 +532,7 @@ def _build_profile(
         factor = estimate.factors[coefficient.field]
         error = float(f"{estimate.errors[coefficient.field]:.2g}")
         for gpu in _list_gpus(case) if of_gpu[coefficient.field] else ():
-            kind = next(group.gpu for group in case.site.groups if group.gpu.name == gpu)
+            kind = next(group.gpu for group in case.placed.groups if group.gpu.name == gpu)
             value = float(getattr(case.profiles.select(kind, case.stack).coefficients, coefficient.field))
             fitted = Coefficient(value=float(f"{value * factor:.{DIGITS}g}"), error=error, origin="fitted")
             gpus.setdefault(gpu, {})[coefficient.field] = fitted

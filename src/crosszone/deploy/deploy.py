@@ -58,7 +58,7 @@ def build_bundle(
         scenario=loaded_plan.scenario.replace(
             job=loaded_plan.scenario.job.replace(framework=plan_framework),
             strategy=answer.predictor.strategy,
-            placement=answer.predictor.site.placement,
+            placement=answer.predictor.placed.placement,
         ),
         predictor=answer.predictor,
         prediction=answer.prediction,

@@ -109,7 +109,7 @@ class Launch:
     @property
     def world_size(self) -> int:
         """Ranks in all."""
-        return self.predictor.site.placement.ranks
+        return self.predictor.placed.placement.ranks
 
     @property
     def steps(self) -> int:
@@ -156,8 +156,8 @@ class Launch:
 
 def list_nodes(predictor: Predictor, *, template: bool = False) -> tuple[Node, ...]:
     """The machines of a placed strategy in rank order, with the launcher processes each one runs."""
-    site = predictor.site
-    located = site.placement.located(site.cluster)
+    placed = predictor.placed
+    located = placed.placement.located(placed.cluster)
     # One number for each machine: node numbers begin anew in every group and stay below a million.
     machine = located["group"] * 1_000_000 + located["node"]
     starts = np.flatnonzero(np.diff(machine, prepend=-1)).tolist()
@@ -167,7 +167,7 @@ def list_nodes(predictor: Predictor, *, template: bool = False) -> tuple[Node, .
         gpus = tuple(located["gpu"][start:end].tolist())
         machine_agents = agents_by_machine.setdefault(int(machine[start]), [])
         machine_agents.append(Agent(number=number, node=0, first_rank=start, gpus=gpus))
-    groups = [(zone, number, group) for zone in site.cluster.zones for number, group in enumerate(zone.nodes)]
+    groups = [(zone, number, group) for zone in placed.cluster.zones for number, group in enumerate(zone.nodes)]
     return tuple(
         _build_node(number, key % 1_000_000, *groups[key // 1_000_000], agents, template)
         for number, (key, agents) in enumerate(agents_by_machine.items())

@@ -68,8 +68,8 @@ SETTINGS_FILE = "settings.json"
 def build_trainer_settings(launch: Launch) -> dict[str, Any]:
     """Everything the trainer reads."""
     predictor, job = launch.predictor, launch.scenario.job
-    settings, placement = launch.settings, predictor.site.placement
-    located = placement.located(predictor.site.cluster)
+    settings, placement = launch.settings, predictor.placed.placement
+    located = placement.located(predictor.placed.cluster)
     zones = list(dict.fromkeys(located["zone"].tolist()))
     node_of = {rank: agent.node for agent in launch.agents for rank in agent.ranks}
     training = settings.training.model_dump(mode="json")
@@ -81,7 +81,7 @@ def build_trainer_settings(launch: Launch) -> dict[str, Any]:
         "name": launch.scenario.name,
         "framework": launch.framework,
         "requires": load_framework(launch.framework).list_requirements(launch),
-        "zones": [predictor.site.cluster.zones[zone].name for zone in zones],
+        "zones": [predictor.placed.cluster.zones[zone].name for zone in zones],
         "model": launch.scenario.model.model_dump(mode="json"),
         "job": {
             "seq_len": job.seq_len,
@@ -141,7 +141,7 @@ def _build_strategy(launch: Launch) -> dict[str, Any]:
         "chunk_layers": list_virtual_stage_layers(p.case),
         "zero": s.zero if s.zero is not None else p.framework.default_zero,
         "shard_within": s.shard_within,
-        "shard_ranks": p.site.shard_ranks,
+        "shard_ranks": p.placed.shard_ranks,
         "sequence_parallel": s.sequence_parallel,
         "recompute": s.recompute,
         "offload": s.offload,

@@ -38,24 +38,24 @@ from crosszone.predict.traffic import build_traffic
 MAX_ROWS = 512  # Rows that are simulated together: more do not fit in the processor's cache
 
 
-def simulate_over_links(predictor: Predictor, sites: Sequence[PlacedStrategy]) -> npt.NDArray[np.float64]:
-    """Expected step of a strategy over the links of each site, which differ in nothing else.
+def simulate_over_links(predictor: Predictor, placed_strategies: Sequence[PlacedStrategy]) -> npt.NDArray[np.float64]:
+    """Expected step of a strategy over the links of each, which differ in nothing else.
 
-    The same numbers as those of a predictor for each site; without bands and periodic averaging.
+    The same numbers as those of a predictor for each; without bands and periodic averaging.
     """
-    assert predictor.site.bands == 1
+    assert predictor.placed.bands == 1
     assert predictor.strategy.local_update is None
-    rows = len(predictor.site.replica_classes[0])
-    sites_at_once = max(1, MAX_ROWS // rows)
+    rows = len(predictor.placed.replica_classes[0])
+    strategies_at_once = max(1, MAX_ROWS // rows)
     step_s = []
-    for start in range(0, len(sites), sites_at_once):
-        some_sites = sites[start : start + sites_at_once]
-        batch, count = predictor.batch, len(some_sites)
+    for start in range(0, len(placed_strategies), strategies_at_once):
+        some_strategies = placed_strategies[start : start + strategies_at_once]
+        batch, count = predictor.batch, len(some_strategies)
         joined_batch = replace(
             batch,
             work=_repeat_rows(batch.work, rows, count),
             gpu=_repeat_rows(batch.gpu, rows, count),
-            links=_join_rows([site.link_columns() for site in some_sites], rows),
+            links=_join_rows([placed.link_columns() for placed in some_strategies], rows),
             counts=np.tile(batch.counts, (count, 1)),
             moe_counts=None if batch.moe_counts is None else np.tile(batch.moe_counts, (count, 1)),
         )
@@ -184,7 +184,7 @@ class Candidate:
         known_predictor: Predictor | None = problem.shared.get_placed((banded, self._key))
         if known_predictor is not None:
             return known_predictor.with_links(
-                problem.scenario.name, known_predictor.site.with_links(problem.cluster, links, crossings), notices
+                problem.scenario.name, known_predictor.placed.with_links(problem.cluster, links, crossings), notices
             )
         case = Case(
             model=problem.model,
@@ -193,12 +193,12 @@ class Candidate:
             strategy=self.strategy,
             placement=self.placement,
         ).on(settings.framework)
-        site = PlacedStrategy(
+        placed = PlacedStrategy(
             case=case, placement=self.placement, links=links, banded=banded, shared_crossings=crossings
         )
         predictor = Predictor(
             name=problem.scenario.name,
-            site=site,
+            placed=placed,
             framework=settings.framework,
             profiles=settings.profiles,
             stack=settings.stack,
@@ -219,12 +219,12 @@ class Candidate:
             number for number, wan_links in shared.announced.items() if wan_links is self.problem.wan_links
         )
         if link_number not in steps_by_links:
-            site = self.predictor.site
-            sites = [
-                site.with_links(other.cluster, other.links, other.crossings) for other in shared.announced.values()
+            placed = self.predictor.placed
+            placed_strategies = [
+                placed.with_links(other.cluster, other.links, other.crossings) for other in shared.announced.values()
             ]
             steps_by_links = dict(
-                zip(shared.announced, simulate_over_links(self.predictor, sites).tolist(), strict=True)
+                zip(shared.announced, simulate_over_links(self.predictor, placed_strategies).tolist(), strict=True)
             )
             shared.put_placed(("steps", self._key), steps_by_links, 0)
         return steps_by_links[link_number]
@@ -260,9 +260,9 @@ class Candidate:
     @cached_property
     def chain_s(self) -> tuple[float, ...]:
         """Step of a replica of each chain, the others left out."""
-        site, total = self.predictor.site, self.predictor.step.total_s
+        placed, total = self.predictor.placed, self.predictor.step.total_s
         ends = np.cumsum(self.layout.stage_map.shares)
-        chain = np.searchsorted(ends, site.replica_classes[0], side="right")
+        chain = np.searchsorted(ends, placed.replica_classes[0], side="right")
         return tuple(float(total[chain == number].max()) for number in range(len(ends)))
 
     def with_shares(self, counts: tuple[int, ...]) -> Candidate:
@@ -332,11 +332,11 @@ def compute_step_cost(predictor: Predictor) -> tuple[float | None, float | None]
     breakdown = build_breakdown(predictor)
     _, shares = find_bottleneck(breakdown)
     _, egress = build_traffic(predictor, breakdown)
-    run = predict_run(predictor.site, predictor.framework.name, predictor.step_time, shares["compute"], egress)
+    run = predict_run(predictor.placed, predictor.framework.name, predictor.step_time, shares["compute"], egress)
     hours = predictor.step_time.expected / run.goodput.share / HOUR_S
     usd = (
         None
         if run.usd_per_hour is None
-        else run.usd_per_hour * hours + (sum_usd_egress(predictor.site, egress, 1) or 0.0)
+        else run.usd_per_hour * hours + (sum_usd_egress(predictor.placed, egress, 1) or 0.0)
     )
     return usd, None if run.kw is None else run.kw * hours

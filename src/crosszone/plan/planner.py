@@ -93,7 +93,7 @@ def _rate(candidate: Candidate, objective: Objective, to_beat: float) -> float |
     if any(True for rule in (shards_work_equally, framework_has_schedule) for _ in rule(case, candidate.framework)):
         return None
     try:
-        candidate.predictor.site.check()
+        candidate.predictor.placed.check()
         share = candidate.bound_table.settings.memory_share
         fits = all(stage.total <= share * stage.limit for stage in candidate.predictor.memory().stages)
         if not fits or (objective == "time" and not candidate.may_beat(to_beat)):

@@ -34,7 +34,7 @@ def collect_notices(p: Predictor, memory: Memory, egress: dict[tuple[int, int], 
     """What a reader should know of a prediction, beside what was found when its scenario was read."""
     notices = []
     derived = {
-        p.site.groups[g].gpu.name: profile.family for g, profile in p.profile.items() if not profile.gpu_measured
+        p.placed.groups[g].gpu.name: profile.family for g, profile in p.profile.items() if not profile.gpu_measured
     }
     for gpu, family in derived.items():
         notices.append(Notice(code="profile_derived", level="warning", params={"gpu": gpu, "family": family}))
@@ -68,7 +68,7 @@ def collect_notices(p: Predictor, memory: Memory, egress: dict[tuple[int, int], 
 
 def _list_unpriced(p: Predictor, egress: dict[tuple[int, int], float]) -> list[Notice]:
     """Traffic between zones that the total leaves out for want of a price."""
-    unknown = list_unpriced_egress(p.site, egress) if p.case.job.steps else []
+    unknown = list_unpriced_egress(p.placed, egress) if p.case.job.steps else []
     if not unknown:
         return []
     return [Notice(code="egress_price_unknown", level="warning", field="cluster.links", params={"pairs": unknown})]
@@ -87,7 +87,7 @@ def find_unmeasured(p: Predictor) -> list[Notice]:
         ("data", ring, Group(t.group.zone, w.dp_stride, gpu)),
         ("expert", ("all_to_all",), Group(w.ep, w.expert_tp, gpu)),
     ]
-    if p.strategy.pp > 1 and not p.site.crosses:
+    if p.strategy.pp > 1 and not p.placed.crosses:
         apart = np.where(p.batch.links.boundary_fast > 0, 1.0, gpu.node_gpus)
         groups.append(("pipeline", ("send_recv",), Group(2.0, apart, gpu)))
     missing = []

@@ -29,8 +29,8 @@ def build_step_timeline(p: Predictor, language: str = DEFAULT_LANGUAGE) -> Timel
         raise InvalidError(Notice(code="trace_too_long", value=spans, field="strategy", params=params))
     row = p.row
     t = step.times
-    at = p.site.zone[:, p.site.replica_classes[0][p.slowest], 0, 0]
-    zones = tuple(p.site.cluster.zones[int(zone)].name for zone in at)
+    at = p.placed.zone[:, p.placed.replica_classes[0][p.slowest], 0, 0]
+    zones = tuple(p.placed.cluster.zones[int(zone)].name for zone in at)
     names = tuple(label("lane_stage", language, stage=stage, zone=zone) for stage, zone in enumerate(zones))
     run = step.pipelines.alone(row)
     timeline = build_timeline(run, names)

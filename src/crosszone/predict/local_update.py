@@ -24,10 +24,10 @@ def exchange_fragment(p: Predictor) -> CollectiveCost | None:
     """What exchanging one fragment takes, at low, expected and high RTT; None: there is one zone."""
     local = p.strategy.local_update
     assert local is not None
-    if len(p.site.ring) < 2:
+    if len(p.placed.ring) < 2:
         return None
     size = parameters(p.case.model).total * DTYPE_BYTES[local.dtype] / local.fragments
-    return p.site.zone_exchange(size)
+    return p.placed.zone_exchange(size)
 
 
 def predict_local_update_s(p: Predictor) -> npt.NDArray[np.float64]:
@@ -55,8 +55,8 @@ def build_local_update_traffic(p: Predictor, egress: dict[tuple[int, int], float
     cost = exchange_fragment(p) if local else None
     if local is None or cost is None:
         return []
-    names = [z.name for z in p.site.cluster.zones]
-    ring = p.site.ring
+    names = [z.name for z in p.placed.cluster.zones]
+    ring = p.placed.ring
     fragment_bytes = named("zones.averaged_bytes", get_scalar(cost.bytes.zones))
     often = named("local_update.fragments", local.fragments) / named("local_update.steps", local.steps)
     rows = []

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 def predict_memory(p: Predictor) -> Memory:
     """Peak memory of every stage, the fullest of its replicas' GPUs. [M1]"""
-    s, b, site = p.strategy, p.batch, p.site
+    s, b, placed = p.strategy, p.batch, p.placed
     stage_bytes, fullest = find_fullest(p)
-    gpus = [group.gpu for group in site.groups]
-    group = site.group[:, site.replica_classes[0], 0, 0].T
+    gpus = [group.gpu for group in placed.groups]
+    group = placed.group[:, placed.replica_classes[0], 0, 0].T
 
     def pick_fullest(values: Any) -> Any:
         return np.broadcast_to(values, b.counts.shape)[fullest, np.arange(s.pp)]
@@ -54,7 +54,7 @@ def predict_memory(p: Predictor) -> Memory:
                 total=get_scalar(totals[stage]),
                 limit=get_scalar(limits[stage]),
                 host=get_scalar(host[stage]),
-                host_limit=_none_if_unlimited(get_host_gib(site.groups[group[fullest[stage], stage]])),
+                host_limit=_none_if_unlimited(get_host_gib(placed.groups[group[fullest[stage], stage]])),
                 peak_at=MOMENTS[moment[stage]],
             )
         )
@@ -76,12 +76,13 @@ def predict_memory(p: Predictor) -> Memory:
 
 def find_fullest(p: Predictor) -> tuple[Bytes, npt.NDArray[np.intp]]:
     """Bytes of every row and stage, and of each stage the class of replicas whose GPU comes nearest to its limit."""
-    b, site = p.batch, p.site
+    b, placed = p.batch, p.placed
     kinds = (b.model.first_dense, b.model.moe_every, b.model.moe_layers)
     layers = stage_layers(b.counts, *kinds, b.repeats, b.work.v_shaped, b.moe_counts)
     stage_bytes = stage_memory(b.model, b.work, b.stack, layers, p.memory_coefficients, in_flight=_count_in_flight(p))
     # against its own limit, not in bytes: a smaller GPU may be full where a larger one holds more
-    room = np.array([group.gpu.memory_gib for group in site.groups])[site.group[:, site.replica_classes[0], 0, 0].T]
+    group_KS = placed.group[:, placed.replica_classes[0], 0, 0].T
+    room = np.array([group.gpu.memory_gib for group in placed.groups])[group_KS]
     return stage_bytes, np.argmax(
         np.broadcast_to(plain(stage_bytes.total) / GIB, b.counts.shape)[: len(room)] - room, axis=0
     )
@@ -93,9 +94,9 @@ def _count_in_flight(p: Predictor) -> npt.NDArray[np.float64]:
     in_flight_KS = [
         # counted in virtual stages, each of which keeps 1 / v of the stage's activations [M4]
         count_in_flight(s.pipeline_schedule, s.pp, m, s.interleave, s.extra_warmup) / s.interleave
-        for m in p.site.class_micro_batches.tolist()
+        for m in p.placed.class_micro_batches.tolist()
     ]
-    return np.asarray(p.site.rows(np.array(in_flight_KS)))
+    return np.asarray(p.placed.rows(np.array(in_flight_KS)))
 
 
 def get_host_gib(group: NodeGroup) -> float:

@@ -47,12 +47,12 @@ def build_predictor(scenario: Scenario, *, profiles: Profiles | None = None) -> 
         notices.append(Notice(code="framework_taken", level="note", field="job.framework", params=params))
     case = replace(case, strategy=strategy)
     placement, remarks = _place_ranks(case)
-    site = PlacedStrategy(case=case, placement=placement, links=scenario.links)
-    site.check()
+    placed = PlacedStrategy(case=case, placement=placement, links=scenario.links)
+    placed.check()
     step_notice = check_step_length(strategy, case.job.global_batch)
     if step_notice is not None:
         raise InvalidError(step_notice)
-    return _build_predictor(scenario.name, site, framework, profiles, [*notices, *remarks])
+    return _build_predictor(scenario.name, placed, framework, profiles, [*notices, *remarks])
 
 
 def build_measured_predictor(
@@ -67,8 +67,8 @@ def build_measured_predictor(
         placement, _ = packed(cluster, strategy)
     else:  # tensor-parallel groups across the borders of nodes
         placement = Placement(blocks=(Block(zone=cluster.zones[0].name, group=0, first=0, count=strategy.ranks),))
-    site = PlacedStrategy(case=case, placement=placement, links={})
-    return _build_predictor(name, site, framework, profiles, ())
+    placed = PlacedStrategy(case=case, placement=placement, links={})
+    return _build_predictor(name, placed, framework, profiles, ())
 
 
 def build_prediction(p: Predictor, language: str = "en", *, with_notices: bool = True) -> Prediction:
@@ -81,11 +81,11 @@ def build_prediction(p: Predictor, language: str = "en", *, with_notices: bool =
     bottleneck, shares = find_bottleneck(breakdown)
     traffic, egress = build_traffic(p, breakdown)
     memory = p.memory()
-    run = predict_run(p.site, p.framework.name, step_time, shares["compute"], egress)
+    run = predict_run(p.placed, p.framework.name, step_time, shares["compute"], egress)
     tokens = named_triple("tokens_per_s", step_time.over(count_tokens_per_step(p.case.job)))
     mfu, hfu = (step_time.over(flops / p.peak_flops) for flops in (p.model_flops, p.hardware_flops))
     notices = [*p.notices, *collect_notices(p, memory, egress)] if with_notices else []
-    profile_of = {p.site.groups[g].gpu: profile for g, profile in p.profile.items()}
+    profile_of = {p.placed.groups[g].gpu: profile for g, profile in p.profile.items()}
     return Prediction(
         name=p.name,
         framework=p.framework.name,
@@ -143,14 +143,14 @@ def _place_ranks(case: Case) -> tuple[Placement, list[Notice]]:
 
 
 def _build_predictor(
-    name: str, site: PlacedStrategy, framework: Framework, profiles: Profiles | None, notices: Iterable[Notice]
+    name: str, placed: PlacedStrategy, framework: Framework, profiles: Profiles | None, notices: Iterable[Notice]
 ) -> Predictor:
     """The predictor of a placed strategy with the coefficients of its job's stack."""
     coefficients = profiles or Profiles.load()
-    stack, release = stack_and_release(site.case.job.stack)
+    stack, release = stack_and_release(placed.case.job.stack)
     return Predictor(
         name=name,
-        site=site,
+        placed=placed,
         framework=framework,
         profiles=coefficients,
         stack=coefficients.stack_of(framework.name, stack),

@@ -56,7 +56,7 @@ class Predictor:
     """One placed strategy and everything that is computed of it, each part once."""
 
     name: str
-    site: PlacedStrategy
+    placed: PlacedStrategy
     framework: Framework
     profiles: Profiles
     stack: str
@@ -68,7 +68,7 @@ class Predictor:
     @property
     def case(self) -> Case:
         """The case with its settled strategy."""
-        return self.site.case
+        return self.placed.case
 
     @property
     def strategy(self) -> Strategy:
@@ -78,41 +78,41 @@ class Predictor:
     @cached_part
     def profile(self) -> dict[int, Profile]:
         """Profile of each node group in use."""
-        groups = {g: self.site.groups[g] for g in self.site.groups_in_use}
+        groups = {g: self.placed.groups[g] for g in self.placed.groups_in_use}
         return {g: self.profiles.select(group.gpu, self.stack, group.speed) for g, group in groups.items()}
 
     @property
     def gpu_kinds(self) -> list[str]:
         """GPU kinds in use, each once."""
-        return list(dict.fromkeys(self.site.groups[g].gpu.name for g in self.profile))
+        return list(dict.fromkeys(self.placed.groups[g].gpu.name for g in self.profile))
 
-    def with_links(self, name: str, site: PlacedStrategy, notices: tuple[Notice, ...]) -> Predictor:
+    def with_links(self, name: str, placed: PlacedStrategy, notices: tuple[Notice, ...]) -> Predictor:
         """The same strategy where only the links between the zones are others (`PlacedStrategy.with_links`)."""
-        still = self.strategy.local_update is not None or not site.crosses  # no pass and no gradient crosses zones
-        dropped = {*OF_LINKS, *(() if still else OF_STEP), *(("batch",) if site.crosses else ())}
-        other = replace(self, name=name, site=site, notices=notices)
+        still = self.strategy.local_update is not None or not placed.crosses  # no pass and no gradient crosses zones
+        dropped = {*OF_LINKS, *(() if still else OF_STEP), *(("batch",) if placed.crosses else ())}
+        other = replace(self, name=name, placed=placed, notices=notices)
         other.parts.update(select_parts(self.parts, without=dropped))
         if not still and "batch" in self.parts:
-            other.parts["batch"] = replace(self.batch, links=site.link_columns())
+            other.parts["batch"] = replace(self.batch, links=placed.link_columns())
         return other
 
     @cached_part
     def batch(self) -> Batch:
         """Columns of every class of replicas (rows as in `PlacedStrategy.link_columns`)."""
-        s, case, site = self.strategy, self.case, self.site
+        s, case, placed = self.strategy, self.case, self.placed
         settings = next(iter(self.profile.values())).settings
-        rows = len(site.replica_classes[0]) * (site.bands + site.has_without_wan)
+        rows = len(placed.replica_classes[0]) * (placed.bands + placed.has_without_wan)
         work = build_work_columns(
-            case, self.framework.name, dp_stride=self.placement_stride, shard_ranks=site.shard_ranks
+            case, self.framework.name, dp_stride=self.placement_stride, shard_ranks=placed.shard_ranks
         )
         if s.uneven:
-            work = replace(work, micro_batches=site.rows(site.class_micro_batches[:, None]) * 1.0)
+            work = replace(work, micro_batches=placed.rows(placed.class_micro_batches[:, None]) * 1.0)
         return Batch(
             model=model_columns(case.model, vocab_multiple=self.framework.vocab_multiple, tp=s.tp),
             work=work,
-            gpu=site.gpu_columns(),
+            gpu=placed.gpu_columns(),
             stack=stack_columns(settings, self.profiles.release_age(self.stack, self.release)),
-            links=site.link_columns(),
+            links=placed.link_columns(),
             counts=np.broadcast_to(count_stage_layers(case), (rows, s.pp)),
             moe_counts=np.broadcast_to(
                 sum_virtual_stages(s, count_moe_layers(case.model, list_virtual_stage_layers(case))), (rows, s.pp)
@@ -124,7 +124,7 @@ class Predictor:
     def placement_stride(self) -> int:
         """Ranks from one replica of a stage to the next."""
         s, stride = self.strategy, 1
-        for axis in self.site.placement.order:
+        for axis in self.placed.placement.order:
             if axis == "dp":
                 break
             stride *= 1 if axis == "cp" else getattr(s, axis)
@@ -137,8 +137,8 @@ class Predictor:
         if len(kinds) == 1:
             (k,) = kinds.values()
             return k
-        group_KS = self.site.group[:, self.site.replica_classes[0], 0, 0].T
-        return taken({g: p.coefficients for g, p in self.profile.items()}, self.site.rows(group_KS))
+        group_KS = self.placed.group[:, self.placed.replica_classes[0], 0, 0].T
+        return taken({g: p.coefficients for g, p in self.profile.items()}, self.placed.rows(group_KS))
 
     @cached_part
     def memory_coefficients(self) -> MemoryCoefficients:
@@ -160,31 +160,31 @@ class Predictor:
     @cached_part
     def inner_step_s(self) -> npt.NDArray[np.float64]:
         """Step without periodic averaging at low, expected and high RTT, the slowest replica's."""
-        classes, bands = len(self.site.replica_classes[0]), self.site.bands
+        classes, bands = len(self.placed.replica_classes[0]), self.placed.bands
         slowest_s = self.step.total_s[: bands * classes].reshape(bands, classes).max(axis=1)
         return np.broadcast_to(slowest_s, (BANDS,)) if bands == 1 else slowest_s
 
     @cached_part
     def slowest(self) -> int:
         """The class of replicas that ends last at the expected RTT."""
-        classes = len(self.site.replica_classes[0])
-        first = self.site.expected * classes
+        classes = len(self.placed.replica_classes[0])
+        first = self.placed.expected * classes
         return int(np.argmax(self.step.total_s[first : first + classes]))
 
     @property
     def row(self) -> int:
         """The row of that replica at the expected RTT."""
-        return self.site.expected * len(self.site.replica_classes[0]) + self.slowest
+        return self.placed.expected * len(self.placed.replica_classes[0]) + self.slowest
 
     @property
     def row_micro_batches(self) -> int:
         """Micro-batches of that replica a step."""
-        return int(self.site.class_micro_batches[self.slowest])
+        return int(self.placed.class_micro_batches[self.slowest])
 
     @property
     def without_wan_row(self) -> int | None:
         """The same with perfect links between stages; None where no zone is crossed."""
-        return BANDS * len(self.site.replica_classes[0]) + self.slowest if self.site.has_without_wan else None
+        return BANDS * len(self.placed.replica_classes[0]) + self.slowest if self.placed.has_without_wan else None
 
     @cached_part
     def local_update_s(self) -> npt.NDArray[np.float64]:
@@ -256,7 +256,7 @@ class Predictor:
     def peak_flops(self) -> Figure:
         """Dense peak of all GPUs in use, in the job's precision: what MFU and HFU are shares of. [V6]"""
         path, total = compute_precision(self.case.job), 0.0
-        for _, group, count in select_used_groups(self.site):
+        for _, group, count in select_used_groups(self.placed):
             gpu = group.gpu
             peak = named("peak_of", gpu.peak(path) or 0.0, gpu=gpu.name, path=path)
             total = total + named("gpus_of", count, gpu=gpu.name) * peak * 1e12

@@ -26,8 +26,8 @@ MOST_RANKS = 100_000  # Ranks listed at once; of the others only the number
 
 def build_ranks(p: Predictor, language: str = DEFAULT_LANGUAGE, *, limit: int = MOST_RANKS) -> dict[str, Any]:
     """Ranks as columns; zones, node groups and stages by position; GPUs that no rank uses, with the reason."""
-    s, site = p.strategy, p.site
-    cluster, placement = site.cluster, site.placement
+    s, placed = p.strategy, p.placed
+    cluster, placement = placed.cluster, placed.placement
     located = placement.located(cluster)
     columns = {"rank": np.arange(placement.ranks), **located, **placement.coordinates(s)}
     used = np.bincount(located["zone"], minlength=len(cluster.zones))
@@ -78,8 +78,8 @@ def _list_stages(p: Predictor) -> list[dict[str, Any]]:
 
 def list_rank_places(p: Predictor) -> dict[str, Any]:
     """Zones and stages as a map labels them, without the ranks themselves."""
-    s, site = p.strategy, p.site
-    cluster, placement = site.cluster, site.placement
+    s, placed = p.strategy, p.placed
+    cluster, placement = placed.cluster, placed.placement
     where, coordinates = placement.located(cluster)["zone"], placement.coordinates(s)
     used = np.bincount(where, minlength=len(cluster.zones))
     names = [zone.name for zone in cluster.zones]

@@ -127,7 +127,7 @@ class RecordedScenario(RecordedPrediction):
     """Times that simulated rows rest on, recorded, and what they were."""
 
 
-class _Site(PlacedStrategy):
+class _RecordedPlacement(PlacedStrategy):
     """A placed strategy whose GPUs and links are recorded."""
 
     def gpu_columns(self) -> GpuColumns:
@@ -188,7 +188,7 @@ class _Inputs:
 
     def group(self, number: int, group: NodeGroup) -> Any:
         """A node group, as `group_columns` reads it, with a recorded datasheet and NIC."""
-        gpu, zone = group.gpu, self.p.site.cluster.zones[self._zone_of(number)].name
+        gpu, zone = group.gpu, self.p.placed.cluster.zones[self._zone_of(number)].name
         nic = group.nic_gbps_node or float(routes()["example_nic_gbps"])
         # not NodeGroup and Gpu themselves: these check their fields, and a recorded number is no float
         return SimpleNamespace(
@@ -201,7 +201,7 @@ class _Inputs:
         )
 
     def _zone_of(self, number: int) -> int:
-        counts = np.cumsum([len(zone.nodes) for zone in self.p.site.cluster.zones])
+        counts = np.cumsum([len(zone.nodes) for zone in self.p.placed.cluster.zones])
         return int(np.searchsorted(counts, number, side="right"))
 
     def _record_datasheet(self, gpu: Gpu) -> Any:
@@ -246,14 +246,14 @@ class _Inputs:
         of_group = {}
         several = len({id(profile.coefficients) for profile in p.profile.values()}) > 1
         for number, profile in p.profile.items():
-            about = {"gpu": p.site.groups[number].gpu.name} if several else {}
+            about = {"gpu": p.placed.groups[number].gpu.name} if several else {}
             key = id(profile.coefficients)
             if key not in distinct:
                 distinct[key] = _record_leaves(self.tape, "k", profile.coefficients, **about)
             of_group[number] = distinct[key]
         if len(distinct) == 1:
             return next(iter(distinct.values()))
-        return taken(of_group, p.site.rows(p.site.group[:, p.site.replica_classes[0], 0, 0].T))
+        return taken(of_group, p.placed.rows(p.placed.group[:, p.placed.replica_classes[0], 0, 0].T))
 
 
 def record_scenario(p: Predictor, *, most_passes: int) -> RecordedScenario:
@@ -262,17 +262,17 @@ def record_scenario(p: Predictor, *, most_passes: int) -> RecordedScenario:
     build_prediction(p)
     with recording(all_branches=True) as tape:
         inputs = _Inputs(tape, p)
-        site = _record_site(inputs)
-        other = _Predictor(**{f.name: getattr(p, f.name) for f in fields(Predictor) if f.init} | {"site": site})
+        placed = _record_placed(inputs)
+        other = _Predictor(**{f.name: getattr(p, f.name) for f in fields(Predictor) if f.init} | {"placed": placed})
         other.parts.update({name: getattr(p, name) for name in KNOWN} | {"plain": p})
         k = inputs.coefficients()
         batch = replace(
             p.batch,
-            model=_named("model", _record_model_columns(site, p)),
-            work=_named("work", _record_work_columns(site, p)),
-            gpu=_named("gpu", site.gpu_columns()),
+            model=_named("model", _record_model_columns(placed, p)),
+            work=_named("work", _record_work_columns(placed, p)),
+            gpu=_named("gpu", placed.gpu_columns()),
             stack=_named("stack", p.batch.stack),
-            links=_named("links", site.link_columns()),
+            links=_named("links", placed.link_columns()),
         )
         for (gpu, path), peak in inputs.peaks.items():
             tape.given[f"peak_of({gpu}, {path})"] = peak
@@ -297,36 +297,38 @@ def record_scenario(p: Predictor, *, most_passes: int) -> RecordedScenario:
         )
 
 
-def _record_site(inputs: _Inputs) -> _Site:
+def _record_placed(inputs: _Inputs) -> _RecordedPlacement:
     p, tape = inputs.p, inputs.tape
-    job, s, plain_site = p.case.job, p.strategy, p.site
+    job, s, unrecorded = p.case.job, p.strategy, p.placed
     seq = tape.leaf("work.seq", float(job.seq_len))
     micro_batch = tape.leaf("work.micro_batch", float(s.micro_batch))
     if s.pp == 1 and not s.uneven:
         batch = tape.leaf("work.global_batch", float(job.global_batch))
     else:  # the passes laid out are so many: the batch follows the micro-batch
-        batch = named("work.global_batch", float(plain_site.micro_batches.sum()) * micro_batch)
+        batch = named("work.global_batch", float(unrecorded.micro_batches.sum()) * micro_batch)
     changed: dict[str, Any] = {"seq_len": seq, "global_batch": batch}
     case = replace(p.case, model=inputs.model(p.case.model), job=job.model_copy(update=changed))
-    links = {pair: inputs.link(link) for pair, link in plain_site.links.items()} if plain_site.crosses else {}
+    links = {pair: inputs.link(link) for pair, link in unrecorded.links.items()} if unrecorded.crosses else {}
     path = compute_precision(job)
-    groups = {g: inputs.group(g, plain_site.groups[g]) for g in plain_site.groups_in_use}
-    columns = {g: group_columns(group, path, plain_site.nodes) for g, group in groups.items()}
+    groups = {g: inputs.group(g, unrecorded.groups[g]) for g in unrecorded.groups_in_use}
+    columns = {g: group_columns(group, path, unrecorded.nodes) for g, group in groups.items()}
     crossings = None
-    if plain_site.crosses:
+    if unrecorded.crosses:
         nics = [
             columns[g].nic_bytes_per_s if g in columns else _plain_nic(group)
-            for g, group in enumerate(plain_site.groups)
+            for g, group in enumerate(unrecorded.groups)
         ]
         slowest = nics[0]
         for nic in nics[1:]:
             slowest = np.minimum(slowest, nic)
-        crossings = _Crossings(plain_site.cluster, links, plain_site.transport, nic_bytes_per_s=slowest)
-    site = _Site(case=case, placement=plain_site.placement, links=links or plain_site.links, shared_crossings=crossings)
-    site.parts.update(select_parts(plain_site.parts, without=("crossings",)))
-    site.parts["recorded_gpus"] = columns
-    site.parts["recorded_micro_batch"] = micro_batch
-    return site
+        crossings = _Crossings(unrecorded.cluster, links, unrecorded.transport, nic_bytes_per_s=slowest)
+    placed = _RecordedPlacement(
+        case=case, placement=unrecorded.placement, links=links or unrecorded.links, shared_crossings=crossings
+    )
+    placed.parts.update(select_parts(unrecorded.parts, without=("crossings",)))
+    placed.parts["recorded_gpus"] = columns
+    placed.parts["recorded_micro_batch"] = micro_batch
+    return placed
 
 
 def _plain_nic(group: NodeGroup) -> float:
@@ -334,15 +336,15 @@ def _plain_nic(group: NodeGroup) -> float:
     return gbps * BYTES_PER_S_PER_GBPS / group.gpus
 
 
-def _record_model_columns(site: _Site, p: Predictor) -> Any:
-    return model_columns(site.case.model, vocab_multiple=p.framework.vocab_multiple, tp=p.strategy.tp)
+def _record_model_columns(placed: _RecordedPlacement, p: Predictor) -> Any:
+    return model_columns(placed.case.model, vocab_multiple=p.framework.vocab_multiple, tp=p.strategy.tp)
 
 
-def _record_work_columns(site: _Site, p: Predictor) -> Any:
-    case, s = site.case, p.strategy
+def _record_work_columns(placed: _RecordedPlacement, p: Predictor) -> Any:
+    case, s = placed.case, p.strategy
     plain_work = p.batch.work
-    work = build_work_columns(p.case, p.framework.name, dp_stride=p.placement_stride, shard_ranks=site.shard_ranks)
-    micro_batch, global_batch = site.parts["recorded_micro_batch"], case.job.global_batch
+    work = build_work_columns(p.case, p.framework.name, dp_stride=p.placement_stride, shard_ranks=placed.shard_ranks)
+    micro_batch, global_batch = placed.parts["recorded_micro_batch"], case.job.global_batch
     count: Any = plain_work.micro_batches
     if s.pp == 1 and not s.uneven:
         count = np.maximum(1.0, global_batch / (micro_batch * work.dp))
@@ -383,9 +385,9 @@ def _record_pipelines(
     p: Predictor, batch: Any, k: Any, most_passes: int
 ) -> tuple[Pipelines, dict[int, PassTimes], Any, Any]:
     """Ends of the pipelines of the rows that figures are taken of, recorded; of the other rows as simulated."""
-    plainly, site, s = p.step.pipelines, p.site, p.strategy
-    classes = len(site.replica_classes[0])
-    expected = [EXPECTED * classes + number if site.bands > 1 else number for number in range(classes)]
+    plainly, placed, s = p.step.pipelines, p.placed, p.strategy
+    classes = len(placed.replica_classes[0])
+    expected = [EXPECTED * classes + number if placed.bands > 1 else number for number in range(classes)]
     recorded_rows = [*expected, *([] if p.without_wan_row is None else [p.without_wan_row])]
     times = build_stage_times(batch, k)
     size, columns = build_pipeline_columns(batch, times, list_virtual_stage_layers(p.case), s, k)

@@ -37,11 +37,11 @@ def read_power_figures() -> dict[str, float]:
 
 
 def predict_run(
-    site: PlacedStrategy, framework: str, step_s: Triple, busy_share: Figure, egress: dict[tuple[int, int], Figure]
+    placed: PlacedStrategy, framework: str, step_s: Triple, busy_share: Figure, egress: dict[tuple[int, int], Figure]
 ) -> Run:
     """Everything about the whole run; `egress` is bytes per step from zone to zone, `busy_share` time GPUs compute."""
-    job, good = site.case.job, predict_goodput(site, framework)
-    used = select_used_groups(site)
+    job, good = placed.case.job, predict_goodput(placed, framework)
+    used = select_used_groups(placed)
     price, kilowatt = (
         named("run.usd_per_hour", _sum_usd_per_hour(used)),
         named("run.kw", _sum_kilowatt(used, busy_share)),
@@ -63,7 +63,7 @@ def predict_run(
     days = named_triple("run.days", step_s.times(steps / DAY_S / good.share))
     hours = days.times(24.0)
     gpus = sum(_count_gpus(*group) for group in used)
-    out = sum_usd_egress(site, egress, steps)
+    out = sum_usd_egress(placed, egress, steps)
     out = out if out is None else named("run.usd_egress", out)
     usd = (
         None
@@ -95,21 +95,21 @@ def _find_failure_rate(gpu: Gpu) -> float:
     return catalogue().failure_rate(gpu).failures_per_1000_gpu_days
 
 
-def predict_goodput(site: PlacedStrategy, framework: str) -> Goodput:
+def predict_goodput(placed: PlacedStrategy, framework: str) -> Goodput:
     """Share of time that makes progress: checkpoints cost time, a failure costs half an interval and a restart. [E1]
 
     Failures come at the GPUs' rates; the interval is Young's, sqrt(2 x checkpoint x mean time between failures).
     """
-    figures, used = read_power_figures(), select_used_groups(site)
+    figures, used = read_power_figures(), select_used_groups(placed)
     per_day = sum(_count_gpus(*group) * _estimate_failures(group[1].gpu) / 1000.0 for group in used)
     mtbf = named("run.goodput.mtbf_hours", 24.0 / per_day if per_day > 0 else math.inf)
-    states = state_bytes(site.case.job, framework=framework)
+    states = state_bytes(placed.case.job, framework=framework)
     checkpointed = ("weights", "master", "moments")
     bytes_per_param = sum(named(f"bytes_{name}", getattr(states, name)) for name in checkpointed)
     size = named(
-        "run.goodput.checkpoint_gb", named("parameters", parameters(site.case.model).total) * bytes_per_param / GB
+        "run.goodput.checkpoint_gb", named("parameters", parameters(placed.case.model).total) * bytes_per_param / GB
     )
-    nodes = named("nodes_in_use", max(1, min(site.nodes, sum(count for _, _, count in used))))
+    nodes = named("nodes_in_use", max(1, min(placed.nodes, sum(count for _, _, count in used))))
     write = named("run.goodput.checkpoint_s", size / (figures["checkpoint_gb_per_s_per_node"] * nodes))
     # np, not math: these may be recorded numbers, which only NumPy's functions keep recorded
     interval = named("run.goodput.interval_s", np.sqrt(2.0 * write * mtbf * HOUR_S))
@@ -155,10 +155,10 @@ def count_tokens_per_step(job: Job) -> Figure:
     return tokens
 
 
-def select_used_groups(site: PlacedStrategy) -> Used:
+def select_used_groups(placed: PlacedStrategy) -> Used:
     """Zone, node group and GPUs in use of each group."""
-    counts = Counter(site.group.ravel().tolist())
-    groups = list(site.cluster.groups())
+    counts = Counter(placed.group.ravel().tolist())
+    groups = list(placed.cluster.groups())
     return [(*groups[number], count) for number, count in sorted(counts.items())]
 
 
@@ -218,26 +218,26 @@ def get_grams_per_kwh(zone: Zone) -> float | None:
     return zone.region.carbon_g_per_kwh
 
 
-def sum_usd_egress(site: PlacedStrategy, egress: dict[tuple[int, int], Figure], steps: Figure) -> Figure | None:
+def sum_usd_egress(placed: PlacedStrategy, egress: dict[tuple[int, int], Figure], steps: Figure) -> Figure | None:
     """Price of what leaves the zones over the whole run; None where a price is not known. [E2]"""
-    if list_unpriced_egress(site, egress):
+    if list_unpriced_egress(placed, egress):
         return None
-    names = [zone.name for zone in site.cluster.zones]
+    names = [zone.name for zone in placed.cluster.zones]
     total = 0.0
     for (a, b), size in egress.items():
         link = f"{names[a]} > {names[b]}"
         sent = named("egress_bytes", size, link=link)
-        total = total + sent * steps / GB * named("egress_price", get_usd_per_gb(site, a, b), link=link)
+        total = total + sent * steps / GB * named("egress_price", get_usd_per_gb(placed, a, b), link=link)
     return total
 
 
-def list_unpriced_egress(site: PlacedStrategy, egress: dict[tuple[int, int], float]) -> list[str]:
+def list_unpriced_egress(placed: PlacedStrategy, egress: dict[tuple[int, int], float]) -> list[str]:
     """Pairs of zones with traffic whose price is not known, in the direction of the traffic."""
-    names = [zone.name for zone in site.cluster.zones]
-    return [f"{names[a]} > {names[b]}" for a, b in egress if get_usd_per_gb(site, a, b) is None]
+    names = [zone.name for zone in placed.cluster.zones]
+    return [f"{names[a]} > {names[b]}" for a, b in egress if get_usd_per_gb(placed, a, b) is None]
 
 
-def get_usd_per_gb(site: PlacedStrategy, a: int, b: int) -> float | None:
+def get_usd_per_gb(placed: PlacedStrategy, a: int, b: int) -> float | None:
     """Price of a GB from one zone to another; None: not known. [E2]"""
-    link = site.links[min(a, b), max(a, b)]
+    link = placed.links[min(a, b), max(a, b)]
     return link.usd_per_gb if a < b else link.usd_per_gb_back

@@ -179,15 +179,15 @@ class _Way:
 
 def _count_pipeline(p: Predictor, exposed: float, egress: Egress) -> list[Traffic]:
     """Activations over every boundary and their gradients back. [X8]"""
-    s, site, t = p.strategy, p.site, p.step.times
-    zones, names = site.zone[:, :, 0, 0].tolist(), [zone.name for zone in site.cluster.zones]
+    s, placed, t = p.strategy, p.placed, p.step.times
+    zones, names = placed.zone[:, :, 0, 0].tolist(), [zone.name for zone in placed.cluster.zones]
     w = p.batch.work
     ways: dict[str, _Way] = defaultdict(_Way)
-    for stage in range(s.pp if site.wraps else s.pp - 1):
+    for stage in range(s.pp if placed.wraps else s.pp - 1):
         rounds = s.interleave - (stage == s.pp - 1)
         busiest: dict[str, tuple[Any, Any]] = {}
-        for kind, (replica, number) in enumerate(zip(*site.replica_classes, strict=True)):
-            m = int(site.class_micro_batches[kind])
+        for kind, (replica, number) in enumerate(zip(*placed.replica_classes, strict=True)):
+            m = int(placed.class_micro_batches[kind])
             per_link: dict[str, tuple[Any, Any]] = {}
             row = p.row - p.slowest + kind
             some = rounds / s.interleave
@@ -201,7 +201,7 @@ def _count_pipeline(p: Predictor, exposed: float, egress: Egress) -> list[Traffi
                 egress[a, b] += sizes[0]
                 egress[b, a] += sizes[1]
             else:
-                links = (site.boundary_link(stage, int(replica)),) * 2
+                links = (placed.boundary_link(stage, int(replica)),) * 2
             for link, time, size in zip(links, times, sizes, strict=True):
                 ways[link].size += size
                 busy, messages = per_link.get(link, (0.0, 0.0))
@@ -234,7 +234,7 @@ def _count_replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -
     gathers, mean = (of_replica, of_all / (s.dp or 1)) if s.pp == 1 else (1, 1.0)
     zero = s.zero or 0
     several = bool(np.all(plain(sent.several)))
-    scatters = zero >= 2 and (p.site.shard_ranks > 1 or s.dp == 1)
+    scatters = zero >= 2 and (p.placed.shard_ranks > 1 or s.dp == 1)
     scattered = gathers if scatters else 1
     gradients = _Exchange(
         inside_s=scattered * _subtract_part(sent.reduce, 0.0 if several else sent.wan_reduce, row)
@@ -294,7 +294,7 @@ class _Exchange:
 
     def traffic(self, p: Predictor, kind: Kind, exposed: float, egress: Egress) -> list[Traffic]:
         """Its rows: inside the zones, and over every edge of the ring of zones."""
-        site, w = p.site, p.batch.work
+        placed, w = p.placed, p.batch.work
         across = self.wan_messages * self.wan_s
         share = across / self.seconds if self.seconds else 0.0
         stages = w.tp * w.cp * w.dp
@@ -307,7 +307,7 @@ class _Exchange:
         busy = np.maximum(self.inside_s, max(least.values()))
         rows = _build_rows(kind, sizes, least, busy, self.messages, exposed * (1.0 - share))
         if across > 0:
-            names = [zone.name for zone in site.cluster.zones]
+            names = [zone.name for zone in placed.cluster.zones]
             size = self.wan_bytes * self.wan_messages
             edges = _list_edges(p)
             for a, b in edges:
@@ -327,8 +327,8 @@ class _Exchange:
 
 def _list_edges(p: Predictor) -> list[tuple[int, int]]:
     """Directions between zones that an exchange goes: round the ring, or along a chain of zones and back (a tree)."""
-    s, ring = p.strategy, p.site.ring
-    sharded = (s.zero or 0) > 0 and p.site.shard_ranks > 1
+    s, ring = p.strategy, p.placed.ring
+    sharded = (s.zero or 0) > 0 and p.placed.shard_ranks > 1
     if s.communication.algorithm == "tree" and not sharded:
         return [edge for a, b in pairwise(ring) for edge in ((a, b), (b, a))]
     return list(zip(ring, (*ring[1:], ring[0]), strict=True))
@@ -341,4 +341,4 @@ def _subtract_part(values: Any, part: Any, row: int) -> Any:
 
 def _count_micro_batches(p: Predictor) -> Any:
     """Micro-batches of all replicas in a step."""
-    return named("all_micro_batches", int(p.site.micro_batches.sum()))
+    return named("all_micro_batches", int(p.placed.micro_batches.sum()))

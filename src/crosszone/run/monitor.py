@@ -532,7 +532,8 @@ def _plan_at_rates(text: str, factor: float) -> tuple[Scenario, float, float, bo
         present_prediction = build_predictor(at_rates)
     except InputError:
         return None
-    is_same_plan = best.strategy == present_prediction.strategy and best.placement == present_prediction.site.placement
+    present_plan = present_prediction.strategy, present_prediction.placed.placement
+    is_same_plan = (best.strategy, best.placement) == present_plan
     return (
         apply_plan(unplanned, best),
         present_prediction.step_time.expected,

@@ -187,7 +187,7 @@ class AnswerText:
 
     def describe_basis(self, prediction: Prediction, predictor: Predictor) -> list[str]:
         """Framework, stack and where each GPU's coefficients come from; and what the range says."""
-        groups = predictor.site.groups
+        groups = predictor.placed.groups
         measured = {groups[number].gpu.name: profile.gpu_measured for number, profile in predictor.profile.items()}
         gpus = self.join(
             self.label("basis_measured" if measured[gpu] else "basis_derived", gpu=gpu, family=family)

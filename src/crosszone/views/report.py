@@ -130,7 +130,7 @@ class _ReportWriter:
 
     def _build_plan(self) -> Section:
         """How the work is split, and where each part runs."""
-        prediction, placement = self.prediction, self.study.answer.predictor.site.placement
+        prediction, placement = self.prediction, self.study.answer.predictor.placed.placement
         used: dict[str, int] = {}
         rows, first = [], 0
         for block in placement.blocks:

@@ -101,7 +101,7 @@ def _list_reasons(prediction_answer: PredictionAnswer, free: Plans | None, langu
     predicted = _PredictedPlan(prediction_answer.predictor)
     for ranked in (*free.plans, *free.local_updates) if free is not None else ():
         identity = (ranked.framework, ranked.strategy, ranked.placement)
-        if identity == (predicted.framework.name, predicted.strategy, predicted.predictor.site.placement):
+        if identity == (predicted.framework.name, predicted.strategy, predicted.predictor.placed.placement):
             return ranked.reasons
     best = select_best(free).prediction if free is not None else None
     # the plan is given: nobody chose it for its framework or layers
@@ -133,18 +133,18 @@ class _PredictedPlan:
     @property
     def zone_names(self) -> list[str]:
         """Zones in use, in rank order."""
-        return list(dict.fromkeys(block.zone for block in self.predictor.site.placement.blocks))
+        return list(dict.fromkeys(block.zone for block in self.predictor.placed.placement.blocks))
 
     @property
     def tp_together(self) -> bool:
         """Ranks of a tensor-parallel group share a node or a fast-link domain."""
-        site = self.predictor.site
-        return any(bool(np.all(where == where[..., :1])) for where in (site.node, site.domain))
+        placed = self.predictor.placed
+        return any(bool(np.all(where == where[..., :1])) for where in (placed.node, placed.domain))
 
     @property
     def crossing(self) -> Crossing:
         """What crosses zones: stages of one replica, replicas of one stage, or both."""
-        zone = self.predictor.site.zone[:, :, 0, 0]
+        zone = self.predictor.placed.zone[:, :, 0, 0]
         stages, replicas = bool(np.ptp(zone, axis=0).any()), bool(np.ptp(zone, axis=1).any())
         if stages and replicas:
             return "both"

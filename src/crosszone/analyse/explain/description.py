@@ -286,7 +286,7 @@ class Descriptions:
             place_known = self._places[place] = {
                 "stage": str(place[1]),
                 "schedule": self.p.strategy.pipeline_schedule,
-                "zones": str(len(self.p.site.ring)),
+                "zones": str(len(self.p.placed.ring)),
                 "gpu": self.group(*place).gpu.name,
             }
         return {**place_known, **cell.node.about} if cell.node.about else place_known
@@ -295,12 +295,12 @@ class Descriptions:
 
     def group(self, row: int, stage: int) -> NodeGroup:
         """The node group that holds a stage of the replica that a row is of."""
-        return self.p.site.groups[self._group_number(row, stage)]
+        return self.p.placed.groups[self._group_number(row, stage)]
 
     def _group_number(self, row: int, stage: int) -> int:
-        replicas = self.p.site.replica_classes[0]
+        replicas = self.p.placed.replica_classes[0]
         # rows are bands of RTT, each with a row for every replica class
-        return int(self.p.site.group[stage, int(replicas[row % len(replicas)]), 0, 0])
+        return int(self.p.placed.group[stage, int(replicas[row % len(replicas)]), 0, 0])
 
     def source(self, cell: RecordedEntry) -> NumberSource:
         """Origin, place and error of a number that goes in."""
@@ -346,7 +346,7 @@ class Descriptions:
         )
 
     def _from_usd_per_hour(self, cell: RecordedEntry, _: Described, about: Mapping[str, str]) -> NumberSource:
-        for zone, group in self.p.site.cluster.groups():
+        for zone, group in self.p.placed.cluster.groups():
             if zone.name == about["zone"] and group.usd_per_gpu_hour == cell.value:
                 return NumberSource("scenario", "usd_per_gpu_hour")
         return _read_datasheet(catalogue_gpu(self.p, about["gpu"]), "usd_per_hour")
@@ -366,20 +366,20 @@ class Descriptions:
         return NumberSource("scenario" if _find_zone(self.p, about["zone"]).pue else "rule", "cluster.zones[].pue")
 
     def _from_egress(self, _: RecordedEntry, __: Described, about: Mapping[str, str]) -> NumberSource:
-        names = [zone.name for zone in self.p.site.cluster.zones]
+        names = [zone.name for zone in self.p.placed.cluster.zones]
         a, b = (names.index(name) for name in about["link"].split(" > "))
-        link = self.p.site.links[min(a, b), max(a, b)]
+        link = self.p.placed.links[min(a, b), max(a, b)]
         origin = link.origins["usd_per_gb" if a < b else "usd_per_gb_back"]
         return NumberSource("scenario" if origin == "typed" else "catalogue", origin)
 
 
 def catalogue_gpu(p: Predictor, name: str) -> Gpu:
     """A GPU kind of the cluster by its name."""
-    return next(group.gpu for group in p.site.groups if group.gpu.name == name)
+    return next(group.gpu for group in p.placed.groups if group.gpu.name == name)
 
 
 def _find_zone(p: Predictor, name: str) -> Zone:
-    return next(zone for zone in p.site.cluster.zones if zone.name == name)
+    return next(zone for zone in p.placed.cluster.zones if zone.name == name)
 
 
 def _read_datasheet(gpu: Gpu, figure: str) -> NumberSource:

@@ -497,8 +497,8 @@ def iterate_checks(recorded: RecordedScenario) -> Iterator[tuple[str, list[tuple
     compute for what was decided; where changed inputs would decide otherwise, the check says so.
     """
     p = recorded.predictor
-    site = p.site
-    kinds, first = len(site.replica_classes[0]), p.row - p.slowest
+    placed = p.placed
+    kinds, first = len(placed.replica_classes[0]), p.row - p.slowest
     totals = p.step.total_s[first : first + kinds]
     yield "check_replica", [_is_largest(totals, p.slowest)] if kinds > 1 else []
     yield "check_memory", _list_memory_conditions(recorded)
@@ -518,7 +518,7 @@ def iterate_checks(recorded: RecordedScenario) -> Iterator[tuple[str, list[tuple
         ],
     )
     leaves = [node for key, node in recorded.tape.names.items() if key.startswith(("input.zone_gbps", "input.rtt_ms"))]
-    several = leaves if len(site.ring) > 3 else []  # up to three zones there is one ring
+    several = leaves if len(placed.ring) > 3 else []  # up to three zones there is one ring
     yield (
         "check_zone_order",
         [(np.absolute(leaf - plain(leaf)) <= SUM_TOLERANCE * plain(leaf), True) for leaf in several],
@@ -533,10 +533,10 @@ def _list_memory_conditions(recorded: RecordedScenario) -> list[tuple[Any, bool]
     """The replicas and the stage that were fullest still are."""
     p, memory = recorded.predictor, recorded.prediction.memory_gib
     stage_memory, fullest = find_fullest(p)
-    kinds = len(p.site.replica_classes[0])
+    kinds = len(p.placed.replica_classes[0])
     conditions = []
-    group_KS = p.site.group[:, p.site.replica_classes[0], 0, 0].T
-    room = np.array([group.gpu.memory_gib for group in p.site.groups])[group_KS]
+    group_KS = p.placed.group[:, p.placed.replica_classes[0], 0, 0].T
+    room = np.array([group.gpu.memory_gib for group in p.placed.groups])[group_KS]
     if kinds > 1:
         totals = np.broadcast_to(stage_memory.total / GIB, p.batch.counts.shape)
         for stage in range(p.strategy.pp):

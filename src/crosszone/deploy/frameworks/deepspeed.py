@@ -140,7 +140,7 @@ def _get_zero_stage(launch: Launch) -> int:
 def _is_mics(launch: Launch) -> bool:
     """States are sharded among some of the replicas only (MiCS): those of a zone or node, or a number of them."""
     predictor = launch.predictor
-    return _get_zero_stage(launch) == 3 and predictor.site.shard_ranks < (predictor.strategy.dp or 1)
+    return _get_zero_stage(launch) == 3 and predictor.placed.shard_ranks < (predictor.strategy.dp or 1)
 
 
 # ---- what DeepSpeed does not do ----
@@ -171,14 +171,14 @@ def _require_supported(launch: Launch) -> None:
 def _require_mics(launch: Launch) -> None:
     """MiCS makes its sets of consecutive ranks, and gathers and reduces as they are."""
     predictor = launch.predictor
-    s, size = predictor.strategy, predictor.site.shard_ranks
+    s, size = predictor.strategy, predictor.placed.shard_ranks
     for key, quantised in (("compression", "int4"), ("weight_compression", "int8")):
         if getattr(s.communication, key) == quantised:
             field = f"strategy.communication.{key}"
             raise unsupported("deepspeed_mics_plain", field, quantised, within=s.shard_within)
     if s.shard_within == "all":  # a number of replicas, wherever they lie
         return
-    homes_of_ranks = predictor.site.node if s.shard_within == "node" else predictor.site.zone
+    homes_of_ranks = predictor.placed.node if s.shard_within == "node" else predictor.placed.zone
     ranks = homes_of_ranks[0, :, 0, 0].tolist()
     sets = [ranks[first : first + size] for first in range(0, len(ranks), size)]
     if any(len(ranks_in_set) < size or len(set(ranks_in_set)) > 1 for ranks_in_set in sets):
@@ -187,7 +187,7 @@ def _require_mics(launch: Launch) -> None:
 
 def _require_autotp(launch: Launch) -> None:
     """AutoTP cuts plain projections by heads and makes groups of consecutive ranks; it knows no pipeline."""
-    s, model, order = launch.predictor.strategy, launch.scenario.model, launch.predictor.site.placement.order
+    s, model, order = launch.predictor.strategy, launch.scenario.model, launch.predictor.placed.placement.order
     if s.pp > 1:  # legal for stacks with tensor-parallel layers of their own, which a bundle does not bring
         raise unsupported("deepspeed_tp_pipeline", "strategy.pp", s.pp, tp=s.tp, stack=launch.scenario.job.stack)
     heads = model.kv_heads % s.tp or model.heads % s.tp
@@ -271,7 +271,7 @@ def _list_precision_options(launch: Launch) -> Iterator[Option]:
 def _list_zero_options(launch: Launch) -> Iterator[Option]:
     predictor = launch.predictor
     s, communication, stage = predictor.strategy, predictor.strategy.communication, _get_zero_stage(launch)
-    shard_ranks = predictor.site.shard_ranks if _is_mics(launch) else s.dp or 1
+    shard_ranks = predictor.placed.shard_ranks if _is_mics(launch) else s.dp or 1
     yield _build_option(launch, "key", "zero_optimization.stage", stage, f"zero_{stage}", dp=shard_ranks)
     if stage == 0:
         return
@@ -317,7 +317,7 @@ def _list_wire_options(launch: Launch) -> Iterator[Option]:
 
 def _list_axis_options(launch: Launch) -> Iterator[Option]:
     predictor = launch.predictor
-    s, order = predictor.strategy, predictor.site.placement.order
+    s, order = predictor.strategy, predictor.placed.placement.order
     if s.tp > 1:
         rules = [
             {"patterns": list(COLUMN_PARALLEL), "partition_type": "column"},

@@ -56,7 +56,7 @@ def _require_supported(launch: Launch) -> None:
 def _list_sharding_options(launch: Launch) -> Iterator[Option]:
     predictor = launch.predictor
     s, communication, dp = predictor.strategy, predictor.strategy.communication, predictor.strategy.dp or 1
-    shard_ranks = predictor.site.shard_ranks
+    shard_ranks = predictor.placed.shard_ranks
     params = {"sets": dp // shard_ranks, "shared": shard_ranks, "zones": len(launch.zones), "dp": dp}
     if s.pp > 1:
         yield build_argument(launch, "fully_shard(reshard_after_forward)", False, "fsdp_pipeline_weights")

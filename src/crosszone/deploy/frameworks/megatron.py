@@ -475,12 +475,12 @@ def count_optimizer_instances(launch: Launch) -> int:
     """Copies of the sharded states: one a zone where states are shared inside zones, or as many as were asked for."""
     if not get_zero_stage(launch):
         return 1
-    return (launch.predictor.strategy.dp or 1) // launch.predictor.site.shard_ranks
+    return (launch.predictor.strategy.dp or 1) // launch.predictor.placed.shard_ranks
 
 
 def is_tp_pp_dp_mapping(launch: Launch) -> bool:
     """Whether ranks are numbered tp-cp-pp-dp; `IllegalError` for an order that is neither of Megatron's two."""
-    s, order = launch.predictor.strategy, launch.predictor.site.placement.order
+    s, order = launch.predictor.strategy, launch.predictor.placed.placement.order
     used = [axis for axis in order if getattr(s, axis) > 1]
     for supported, is_mapped in RANK_ORDERS.items():
         if used == [axis for axis in supported if axis in used]:
@@ -509,7 +509,7 @@ def require_parallel(launch: Launch) -> None:
     if is_mapped and s.pp > 1 and model.moe and expert_ranks != s.tp * s.cp:
         raise unsupported("megatron_expert_order", "placement.order", s.ep, held=expert_ranks, inner=s.tp * s.cp)
     if copies > 1:
-        zones = predictor.site.zone[:, :, 0, 0].reshape(s.pp, copies, -1)
+        zones = predictor.placed.zone[:, :, 0, 0].reshape(s.pp, copies, -1)
         if s.shard_within == "zone" and (zones != zones[:, :, :1]).any():
             raise unsupported("megatron_instances_torn", "strategy.shard_within", s.shard_within, copies=copies)
         expert_replicas = s.tp * s.cp * (s.dp or 1) // expert_ranks

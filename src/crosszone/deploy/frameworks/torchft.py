@@ -118,7 +118,7 @@ def _list_zone_options(launch: Launch) -> Iterator[Option]:
         return
     yield build_argument(launch, "fully_shard(reshard_after_forward)", s.zero == 3, f"zero_{s.zero}")
     if s.shard_within == "node":
-        shard_ranks, ranks = launch.predictor.site.shard_ranks, launch.world_size // len(launch.zones)
+        shard_ranks, ranks = launch.predictor.placed.shard_ranks, launch.world_size // len(launch.zones)
         params = {"sets": ranks // shard_ranks, "shared": shard_ranks, "zones": len(launch.zones), "dp": s.dp}
         yield build_argument(
             launch, "fully_shard(mesh)", f"{ranks // shard_ranks} x {shard_ranks}", "hsdp_node", **params

@@ -462,7 +462,7 @@ def _choose_framework(planned: Loaded, asked_framework: str | None) -> tuple[str
     if strategy is None:
         return "ddp", False, []
     predictor = build_predictor_from(planned)
-    zone = predictor.site.zone
+    zone = predictor.placed.zone
     is_pipelined = bool((zone != zone[:1]).any()) and strategy.local_update is None and asked_framework != "ddp"
     if asked_framework is not None:
         return asked_framework, is_pipelined, []
