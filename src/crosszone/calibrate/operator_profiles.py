@@ -317,12 +317,7 @@ def _fit_fp8_matmuls(finder: CoefficientFinder) -> None:
         return
     ideal = 2.0 * m * n * k / peak
 
-    def fit(mask: npt.NDArray[np.bool_]) -> Floats:
-        return np.array([1.0 / np.median((time_s - tile_s)[use][mask] / ideal[use][mask])])
-
-    (share, error), *_ = estimate_with_errors(fit, group[use])
-    finder.set_value("matmul_fp8", share, error)
-    _note_error(finder, "matmul_fp8", (ideal / share + tile_s)[use], time_s[use])
+    _fit_share(finder, "matmul_fp8", time_s[use], tile_s[use], ideal[use], group[use])
 
 
 def _fit_grouped_gemms(finder: CoefficientFinder) -> None:
@@ -339,12 +334,20 @@ def _fit_grouped_gemms(finder: CoefficientFinder) -> None:
         return
     ideal = 6.0 * s["m"] * s["n"] * s["k"] / (finder.get_value("matmul") * peak)
 
-    def fit(mask: npt.NDArray[np.bool_]) -> Floats:
-        return np.array([1.0 / np.median((total - tile_s)[use][mask] / ideal[use][mask])])
+    _fit_share(finder, "grouped", total[use], tile_s[use], ideal[use], joined_passes.group[use])
 
-    (share, error), *_ = estimate_with_errors(fit, joined_passes.group[use])
-    finder.set_value("grouped", share, error)
-    _note_error(finder, "grouped", (ideal / share + tile_s)[use], total[use])
+
+def _fit_share(
+    finder: CoefficientFinder, name: str, time_s: Floats, tile_s: Floats, ideal_s: Floats, group: npt.NDArray[np.int64]
+) -> None:
+    """Share of the ideal rate that matmuls reach once the time of their tiles is taken off."""
+
+    def fit(mask: npt.NDArray[np.bool_]) -> Floats:
+        return np.array([1.0 / np.median((time_s - tile_s)[mask] / ideal_s[mask])])
+
+    (share, error), *_ = estimate_with_errors(fit, group)
+    finder.set_value(name, share, error)
+    _note_error(finder, name, ideal_s / share + tile_s, time_s)
 
 
 def _fit_unaligned_matmuls(finder: CoefficientFinder) -> None:

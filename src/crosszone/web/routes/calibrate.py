@@ -31,6 +31,11 @@ from crosszone.web.state import AppState, State
 from crosszone.web.uploads import LONGEST_NAME, MOST_BYTES, UploadedFile, open_source, run_file_job
 
 router = APIRouter(prefix="/calibrate", tags=["calibrate"], route_class=ApiRoute)
+# What every route answers that does a job on an uploaded file.
+FILE_JOB_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {"content": STREAMED},
+    **errors_documented(400, 403, 404, 409, 413, 415, 429),
+}
 
 UPLOAD_TYPE = "application/octet-stream"
 WORKBOOK_TYPE = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
@@ -157,7 +162,7 @@ def drop_file(id: Id, state: State) -> Response:
 @router.post(
     "/samples",
     response_model=FitFound,
-    responses={200: {"content": STREAMED}, **errors_documented(400, 403, 404, 409, 413, 415, 429)},
+    responses=FILE_JOB_RESPONSES,
     openapi_extra=document_example({"content": SAMPLES}),
 )
 async def fit_samples(body: SamplesBody, request: Request, state: State, language: Language) -> Response:
@@ -169,7 +174,7 @@ async def fit_samples(body: SamplesBody, request: Request, state: State, languag
 @router.post(
     "/collectives",
     response_model=LinksFound,
-    responses={200: {"content": STREAMED}, **errors_documented(400, 403, 404, 409, 413, 415, 429)},
+    responses=FILE_JOB_RESPONSES,
     openapi_extra=document_example({"content": COLLECTIVES, **SCENARIO_EXAMPLE}),
 )
 async def fit_collectives(body: RunFileBody, request: Request, state: State, language: Language) -> Response:
@@ -185,7 +190,7 @@ async def fit_collectives(body: RunFileBody, request: Request, state: State, lan
 @router.post(
     "/logs",
     response_model=FitFound,
-    responses={200: {"content": STREAMED}, **errors_documented(400, 403, 404, 409, 413, 415, 429)},
+    responses=FILE_JOB_RESPONSES,
     openapi_extra=document_example({"content": LOG, **SCENARIO_EXAMPLE}),
 )
 async def calibrate_from_log(body: LogBody, request: Request, state: State, language: Language) -> Response:
@@ -197,7 +202,7 @@ async def calibrate_from_log(body: LogBody, request: Request, state: State, lang
 @router.post(
     "/traces",
     response_model=RunFound,
-    responses={200: {"content": STREAMED}, **errors_documented(400, 403, 404, 409, 413, 415, 429)},
+    responses=FILE_JOB_RESPONSES,
     openapi_extra=document_example({"content": BENCHMARK, "iteration": "best"}),
 )
 async def inspect_trace(body: TraceFileBody, request: Request, state: State, language: Language) -> Response:
@@ -209,7 +214,7 @@ async def inspect_trace(body: TraceFileBody, request: Request, state: State, lan
 @router.post(
     "/sheet",
     response_model=RunFound,
-    responses={200: {"content": STREAMED}, **errors_documented(400, 403, 404, 409, 413, 415, 429)},
+    responses=FILE_JOB_RESPONSES,
     openapi_extra=document_example({"file": "id of /calibrate/files"}),
 )
 async def inspect_workbook(body: RunFileBody, request: Request, state: State, language: Language) -> Response:
