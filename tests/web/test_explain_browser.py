@@ -22,7 +22,7 @@ def worked(panel):
 
 def test_a_number_opens_goes_on_and_closes(open_page):
     """F83: what is shown as worked out gives the number; Enter opens, Escape closes and gives the focus back."""
-    page = open_page("/?example=three-cities&lang=en")
+    page = open_page("/?example=three-cities&lang=en&plan=given")
     button = page.locator("button.figure[data-path='mfu']")
     button.wait_for()
     button.focus()
