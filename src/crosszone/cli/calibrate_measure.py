@@ -471,18 +471,12 @@ def _check_kernel_options(gpu: str, budget: str, parts: int, part: int, dtypes: 
     for field, listed, allowed in (("--dtypes", dtypes, DTYPES), ("--ops", ops, list_operators())):
         for word in listed.split(",") if listed else ():
             if word not in allowed:
-                raise _build_refusal("not_one_of", field, word, allowed=allowed, nearest=_find_nearest(word, allowed))
+                raise build_choice_error(field, word, allowed)
     if gpu not in ("auto", "cpu") and not gpu.isdecimal():
         raise _build_refusal("kernels_gpu", "--gpu", gpu)
     device = f"cuda:{gpu}" if gpu.isdecimal() else gpu
     chosen = ["--device", device, "--budget", budget]
     return [*chosen, *(["--dtypes", dtypes] if dtypes else []), *(["--ops", ops] if ops else [])]
-
-
-def _find_nearest(word: str, allowed: Sequence[str]) -> str:
-    from difflib import get_close_matches
-
-    return (get_close_matches(word, allowed, 1, 0) or [allowed[0]])[0]
 
 
 def _build_refusal(code: str, field: str, value: Any, **params: Any) -> Exception:

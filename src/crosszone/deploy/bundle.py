@@ -4,7 +4,7 @@ Option: one thing a framework, a launcher or the system is told, and why.
 
 Upload: a bundle as a machine takes it: a tar, the same for the same bundle, and its checksum.
 
-pack_upload(bundle).data, pack_upload(bundle).checksum
+    pack_upload(bundle).data, pack_upload(bundle).checksum
 """
 
 from __future__ import annotations

@@ -255,7 +255,7 @@ def _build_notice(cls: type[BaseModel], detail: ErrorDetails, path: FieldPath) -
     if kind in ("literal_error", "enum"):
         # pydantic gives the choices as a sentence: "'a', 'b' or 'c'"
         allowed = [a.strip("' ") for a in context["expected"].replace(" or ", ",").split(",")]
-        return notice("not_one_of", allowed=allowed, nearest=nearest(str(value_given), allowed)[:1] or allowed[:1])
+        return notice("not_one_of", allowed=allowed, nearest=nearest(str(value_given), allowed)[:1])
     if kind in ("too_short", "too_long"):
         bound = context["min_length"] if kind == "too_short" else context["max_length"]
         return Notice(code=kind, field=field, value=context["actual_length"], params={"limit": bound})

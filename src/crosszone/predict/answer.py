@@ -26,7 +26,7 @@ class PredictionAnswer(NamedTuple):
 def answer(loaded: Loaded, language: str = DEFAULT_LANGUAGE, *, computed: Predictor | None = None) -> PredictionAnswer:
     """Predict a scenario that was read from a file: notices have their lines, and tell what was assumed on the way.
 
-    `computed`: what `predictor_of` gave for it, where that is there already.
+    `computed`: what `build_predictor_from` gave for it, where that is there already.
 
     An assumed bandwidth changes the numbers as much as a typed one, so what `scenario check` says is said here too.
     """

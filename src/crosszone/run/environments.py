@@ -1,10 +1,10 @@
 """Environments: probed and measured on their machines, filtered, removed, and put together to a cluster.
 
-probed = probe_environment(environment, make_machine("env-1", environment))
-probed.status, probed.gpus, probed.facts["software"]["torch"]
+    probed = probe_environment(environment, make_machine("env-1", environment))
+    probed.status, probed.gpus, probed.facts["software"]["torch"]
 
-link = measure_link(LinkEnd("env-1", address, machine), LinkEnd("env-2", other_address, other_machine))
-link.rtt_ms, link.gbps, link.gbps_back
+    link = measure_link(LinkEnd("env-1", address, machine), LinkEnd("env-2", other_address, other_machine))
+    link.rtt_ms, link.gbps, link.gbps_back
 
 build_cluster({"env-1": first, "env-2": second}, links)       -> {"zones": [...], "links": [...]} of a scenario
 

@@ -8,8 +8,8 @@ communication. So the parts of a prediction are added up in the same way before 
 
 Steps: which steps of a run count, and what is typical of them.
 
-steady, warm = split_warm_up(rows)                       # without those in which a start warms up
-compute_typical(average_periods(steady, find_period(prediction)))["communication"]
+    steady, warm = split_warm_up(rows)                       # without those in which a start warms up
+    compute_typical(average_periods(steady, find_period(prediction)))["communication"]
 
 Drift: whether a series of measured seconds has left what was predicted, and since when.
 

@@ -312,7 +312,7 @@ Numbers = Any
 
 
 def bound_pipeline_s(*times: Numbers, **options: Numbers) -> Numbers:
-    """Least time of a pipelined step, given what `stage_bounds_s` takes: the longest chain through any stage. [S12]"""
+    """Least time of a pipelined step, given what `bound_stages_s` takes: the longest chain through any stage. [S12]"""
     longest, _ = bound_stages_s(*times, **options)
     return select_largest(longest)
 

@@ -281,7 +281,7 @@ def build_eager_orders(
 ) -> Orders:
     """The orders that eager stages come to with these times, `limits` micro-batches in flight on each. [S4]
 
-    `times` is one column of the simulation's table: its rows are those of `shape_from`.
+    `times` is one column of the simulation's table: its rows are those that `DependencyGraph.duration_row` names.
     """
     stages = len(limits)
     rows = np.split(times[:-1], np.cumsum([stages] * 3 + [stages - 1] * 3))

@@ -1,8 +1,8 @@
 """Tasks: what is to be trained, how far it is, and every change of it, stored before anything is done about it.
 
-task = store.tasks.add(name="gpt", request={...}, key="retry-safe")
-store.tasks.move(task.id, "initializing", "preflight")       # only from where it is
-store.tasks.claim(task.id, "server-1", seconds=10)             # one driver at a time
+    task = store.tasks.add(name="gpt", request={...}, key="retry-safe")
+    store.tasks.move(task.id, "initializing", "preflight")       # only from where it is
+    store.tasks.claim(task.id, "server-1", seconds=10)             # one driver at a time
 
 initializing -> preflight -> queued -> running -> succeeded | failed
 any live state -> stopping -> stopped;  any live state -> interrupted

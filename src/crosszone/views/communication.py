@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from crosszone.text.figures import format_amount, format_digits, format_percent, format_signed
 from crosszone.views.answer_text import AnswerText
 from crosszone.views.document import Block, Columns, Fact, Facts, Paragraph, Remark, Remarks, Section, Table
+from crosszone.views.prediction import build_traffic_table
 
 if TYPE_CHECKING:
     from crosszone.analyse.communication import CommunicationReport
@@ -28,7 +29,14 @@ def list_communication_blocks(
                 Fact(heading=text.label("answer_bottleneck"), text=text.label(f"class_{report.bottleneck}")),
             )
         ),
-        _build_lines_table(report, text),
+        build_traffic_table(
+            report.lines,
+            text,
+            shares=[line.share for line in report.lines],
+            title=text.label("traffic_title"),
+            caption=text.label("analyse_caption"),
+            terminal_rows=MOST_ROWS,
+        ),
     ]
     blocks += [_build_tiers_table(report, text)] if len(report.kinds) > 1 else []
     blocks += [_build_links_table(report, text)] if report.links else []
@@ -111,26 +119,6 @@ def _describe_scaling(report: CommunicationReport, text: AnswerText) -> str:
         if share is not None
     ]
     return text.label("semicolon").join(words) or "-"
-
-
-def _build_lines_table(report: CommunicationReport, text: AnswerText) -> Table:
-    columns: Columns = [("traffic_kind", "left"), ("traffic_link", "left"), ("traffic_gb", "right")]
-    columns += [("share_pct", "right"), ("traffic_messages", "right")]
-    columns += [("traffic_busy", "right"), ("traffic_exposed", "right")]
-    rows = [
-        (
-            text.label(f"kind_{line.kind}"),
-            text.name_link(line.link),
-            format_digits(line.bytes_per_step / 1e9),
-            format_percent(line.share),
-            format_digits(line.messages),
-            format_digits(line.busy_s),
-            format_digits(line.exposed_s),
-        )
-        for line in report.lines
-    ]
-    title, caption = text.label("traffic_title"), text.label("analyse_caption")
-    return text.build_table(columns, rows, title=title, caption=caption, terminal_rows=MOST_ROWS)
 
 
 def _build_tiers_table(report: CommunicationReport, text: AnswerText) -> Table:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from crosszone.text.figures import format_amount, format_digits, format_percent
 from crosszone.views.answer_text import SMALL, AnswerText
-from crosszone.views.document import Columns, Fact, Facts, Paragraph, Section
+from crosszone.views.document import Columns, Fact, Facts, Paragraph, Section, Table
 
 if TYPE_CHECKING:
+    from crosszone.analyse.communication import TrafficLine
     from crosszone.predict.answer import PredictionAnswer
     from crosszone.predict.prediction import Memory, Prediction, StageMemory, Traffic
 
@@ -151,19 +152,26 @@ def _format_gib(gib: float) -> str:
     return f"{gib:.2f}" if gib < LARGE_GIB else f"{gib:,.0f}"
 
 
-def _build_traffic_section(traffic: Sequence[Traffic], text: AnswerText) -> Section:
+def build_traffic_table(
+    traffic: Sequence[Traffic | TrafficLine], text: AnswerText, *, shares: Sequence[float] = (), **about: Any
+) -> Table:
+    """Bytes and time by kind and link, a line each; with `shares`, the part that each has of all bytes."""
     columns: Columns = [("traffic_kind", "left"), ("traffic_link", "left"), ("traffic_gb", "right")]
+    columns += [("share_pct", "right")] if shares else []
     columns += [("traffic_messages", "right"), ("traffic_busy", "right"), ("traffic_exposed", "right")]
     rows = [
         (
             text.label(f"kind_{line.kind}"),
             text.name_link(line.link),
             format_digits(line.bytes_per_step / 1e9),
-            format_digits(line.messages),
-            format_digits(line.busy_s),
-            format_digits(line.exposed_s),
+            *([format_percent(shares[number])] if shares else []),
+            *(format_digits(value) for value in (line.messages, line.busy_s, line.exposed_s)),
         )
-        for line in traffic
+        for number, line in enumerate(traffic)
     ]
-    table = text.build_table(columns, rows, caption=text.label("traffic_caption"), terminal_rows=MOST_ROWS)
+    return text.build_table(columns, rows, **about)
+
+
+def _build_traffic_section(traffic: Sequence[Traffic], text: AnswerText) -> Section:
+    table = build_traffic_table(traffic, text, caption=text.label("traffic_caption"), terminal_rows=MOST_ROWS)
     return Section(title=text.label("traffic_title"), blocks=(table,))

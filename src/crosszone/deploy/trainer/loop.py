@@ -10,6 +10,7 @@ one sum over all ranks (loss, and whether any was asked to stop), a line of metr
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +26,7 @@ from run import Refusal, TrainerRun
 from torch import nn
 
 
-class FrameworkTrainer:
+class FrameworkTrainer(ABC):
     """What the loop asks of a framework. Its methods are what most frameworks do; an entry file replaces the others."""
 
     outer: Any = None
@@ -79,9 +80,9 @@ class FrameworkTrainer:
         """What the backward pass starts from, so that every sample of a step weighs the same."""
         return loss
 
+    @abstractmethod
     def apply_gradients(self) -> Any:
         """Clip, step the optimizer, forget the gradients; their norm."""
-        raise NotImplementedError
 
     def start_sum(self, values: list[Any]) -> Callable[[], list[float]]:
         """Sums over all ranks; call what it returns to wait for them."""
@@ -91,9 +92,9 @@ class FrameworkTrainer:
         """A checkpoint written now holds everything."""
         return True
 
+    @abstractmethod
     def save(self, step: int) -> None:
         """Write a checkpoint."""
-        raise NotImplementedError
 
     def get_checkpoint_path(self, step: int) -> Path:
         """Where `save` puts it."""

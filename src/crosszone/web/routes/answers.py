@@ -73,8 +73,9 @@ Options = TypeVar("Options", bound=BaseModel)
 def _check_part(name: Any) -> Any:
     if name in PARTS:
         return name
-    near = nearest(str(name), PARTS)[:1] or [PARTS[0]]
-    raise PydanticCustomError(NOT_ONE_OF, "{allowed}", {"allowed": list(PARTS), "nearest": near})
+    raise PydanticCustomError(
+        NOT_ONE_OF, "{allowed}", {"allowed": list(PARTS), "nearest": nearest(str(name), PARTS)[:1]}
+    )
 
 
 class PartOptions(BaseModel):
