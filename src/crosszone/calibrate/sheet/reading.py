@@ -637,7 +637,9 @@ def format_cell(at: Place) -> str:
 
 
 def _is_error(value: Any) -> bool:
-    from formulas.tokens.operand import XlError  # type: ignore[import-untyped]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from formulas.tokens.operand import XlError  # type: ignore[import-untyped]
 
     return isinstance(value, XlError) or (isinstance(value, str) and value in ERRORS)
 
@@ -662,22 +664,30 @@ def _convert_to_plain(result: Any) -> Any:
     return str(value) if isinstance(value, np.str_) else value
 
 
+def _load_formulas() -> Any:
+    """The library that reads formulas; call it with warnings caught.
+
+    Its modules load bit by bit, and where an installer left no bytecode each first load warns of its own syntax.
+    """
+    import formulas  # type: ignore[import-untyped]
+
+    return formulas
+
+
 @lru_cache(maxsize=8192)
 def _compile_template(template: str) -> Any:
     """A formula ready to be called, remembered: many cells compute alike."""
-    import formulas  # type: ignore[import-untyped]
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return formulas.Parser().ast(template)[1].compile()
+        return _load_formulas().Parser().ast(template)[1].compile()
 
 
 @lru_cache(maxsize=1)
 def _list_functions() -> frozenset[str]:
     """Functions that are evaluated: those below that the library has."""
-    import formulas
-
-    return frozenset(FUNCTIONS.split()) & frozenset(formulas.get_functions())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return frozenset(FUNCTIONS.split()) & frozenset(_load_formulas().get_functions())
 
 
 # What a cost model needs; what depends on the hour, on chance or on other files, or grows without end, is left out.
