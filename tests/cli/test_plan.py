@@ -75,7 +75,7 @@ def plans() -> Plans:
         front=tuple(points),
         rejected=(Rejected(family="tp 16", count=7, reason=told("idle_tp", count=1, zone="z", gpus=8, tp=16)),),
         hints=(told("idle_not_placed", count=1, zone="hinted", group=0),),
-        warnings=(told("nic_example", zone="warned"),),
+        warnings=(told("nic_example", zone="warned", gpu="l40s"),),
     )
 
 

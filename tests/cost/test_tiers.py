@@ -43,9 +43,13 @@ def test_a_nic_of_the_node_is_shared_by_its_gpus():
     assert tiers.shared_nic
 
 
-def test_a_nic_that_is_not_given_is_the_labelled_example_of_100_gbit():
-    """[C9]"""
-    assert node_tiers(a100()).node_nic_bytes_per_s == pytest.approx(12.5e9 * 0.95)
+def test_a_nic_that_is_not_given_is_that_of_the_usual_machine_else_the_labelled_example():
+    """[C9] DGX A100: 200 Gbit/s for each of eight, 200 GB/s a node; no machine is usual for L40S: 100 Gbit/s a node."""
+    assert node_tiers(a100()).node_nic_bytes_per_s == pytest.approx(200e9 * 0.95)
+    half = NodeGroup.model_validate({"gpus": 4, "gpu": "a100-80gb-sxm"})
+    assert node_tiers(half).node_nic_bytes_per_s == pytest.approx(100e9 * 0.95)
+    l40s = NodeGroup.model_validate({"gpus": 8, "gpu": "l40s"})
+    assert node_tiers(l40s).node_nic_bytes_per_s == pytest.approx(12.5e9 * 0.95)
 
 
 def test_tcp_inside_a_zone_is_slower_to_answer_than_rdma():

@@ -32,6 +32,12 @@ def gpus() -> list[Gpu]:
         # AMD Instinct datasheets
         ("mi250x", 383, 383, None, 128, 3277, None, 560),
         ("mi300x", 1307.4, 1307.4, 2614.9, 192, 5300, 896, 750),
+        # half of the 18.45 PFLOP/s fp16 and 36.9 fp8 that AMD prints for eight MI350X
+        ("mi350x", 18453 / 8, 18453 / 8, 36905 / 8, 288, 8000, 7 * 153.6, 1000),
+        # Google Cloud's pages of the TPUs, AWS Neuron's of Trainium2
+        ("tpu-v5p", 459, None, None, 95, 2765, 1200, None),
+        ("tpu-v6e", 918, None, None, 32, 1638, 800, None),
+        ("trainium2", 667, 667, 1299, 96, 2900, 1024, None),
         # Intel Gaudi 2 and 3 white papers; Gaudi 3 at the clock it ships with (1.6 of the 1.75 GHz of the 1835 in the paper)
         ("gaudi-2", 432, None, 865, 96, 2460, None, 600),
         ("gaudi-3", 1835 * 1.6 / 1.75, None, 1835 * 1.6 / 1.75, 128, 3700, None, 900),
@@ -90,7 +96,11 @@ def test_the_named_families_are_there():
         "titan-rtx",
         "mi250x",
         "mi300x",
+        "mi350x",
         "mi355x",
+        "tpu-v5p",
+        "tpu-v6e",
+        "trainium2",
         "ascend-910b",
         "gaudi-2",
         "gaudi-3",
@@ -114,8 +124,52 @@ def test_pcie_rates_follow_from_lane_rate_and_line_code():
     assert catalogue().gpu("h100-80gb-pcie").pcie.gb_per_s == pytest.approx(63.015, abs=0.001)
 
 
-def test_a_rack_is_one_domain_only_for_rack_scale_gpus():
-    assert [gpu.name for gpu in gpus() if gpu.link and gpu.link.spans_nodes] == ["gb200", "gb300"]
+def test_a_rack_is_one_domain_only_for_rack_scale_gpus_and_pods():
+    assert [gpu.name for gpu in gpus() if gpu.link and gpu.link.spans_nodes] == ["gb200", "gb300", "tpu-v5p", "tpu-v6e"]
+
+
+@pytest.mark.parametrize(
+    ("name", "machine_gpus", "nic_gbps_per_gpu"),
+    [
+        ("v100-32gb-sxm", 8, 4 * 100 / 8),  # DGX-1: four EDR ports
+        ("a100-80gb-sxm", 8, 200),  # DGX A100: eight HDR ports
+        ("h100-80gb-sxm", 8, 400),  # DGX H100: eight NDR ports
+        ("b200-sxm", 8, 400),
+        ("b300-sxm", 8, 800),
+        ("gb200", 4, 400),
+        ("gb300", 4, 800),
+        ("mi300x", 8, 400),  # Azure ND MI300X v5: 8 x 400 Gigabit
+        ("trainium2", 16, 3200 / 16),  # trn2.48xlarge: EFA 3,200 Gbit/s
+    ],
+)
+def test_the_usual_machine_of_a_gpu_is_that_of_its_datasheet(name, machine_gpus, nic_gbps_per_gpu):
+    usual = catalogue().gpu(name).usual_machine
+    assert (usual.gpus, usual.nic_gbps_per_gpu) == (machine_gpus, nic_gbps_per_gpu)
+
+
+def test_every_usual_machine_has_a_source_and_cards_for_any_server_have_none():
+    with_machine = {gpu.name: gpu.source_of("usual_machine") for gpu in gpus() if gpu.usual_machine}
+    assert set(with_machine.values()) <= catalogue().sources.keys()
+    assert not {"l40s", "rtx-4090", "a100-80gb-pcie", "t4"} & with_machine.keys()
+
+
+def test_gpus_without_a_measured_run_borrow_and_say_so():
+    from crosszone.cost.profile import Profiles
+
+    for name in ("mi350x", "tpu-v5p", "tpu-v6e", "trainium2"):
+        assert not Profiles.shipped().select(catalogue().gpu(name), "megatron-core").gpu_measured, name
+
+
+def test_the_gpu_of_every_measured_row_is_known():
+    """Rows of several kinds (16xRTX-2080+8xRTX-3090) name no single GPU; rows of the cross-zone file may name none."""
+    import csv
+    from importlib.resources import files
+
+    folder = files("crosszone.measured")
+    for path in sorted(p for p in folder.iterdir() if p.name.endswith(".csv")):
+        rows = list(csv.DictReader(path.read_text("utf-8").splitlines()))
+        kinds = {row["gpu"] for row in rows if row.get("gpu") and "+" not in row["gpu"]}
+        assert not [kind for kind in kinds if catalogue().find("gpus", kind) is None], path.name
 
 
 def test_failure_rates_follow_from_published_counts():

@@ -290,3 +290,21 @@ def test_json_of_a_description_is_plain():
     for path in sorted((ROOT / "examples").glob("*.yaml")):
         loaded = read_scenario(path)
         json.dumps(describe(loaded), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "code", "gbps", "words"),
+    [
+        # DGX H100: eight NICs of 400 Gbit/s; no server is usual for L40S
+        ("h100-80gb-sxm", "nic_usual_machine", 8 * 400, ("3200", "400", "nvidia-dgx-basepod")),
+        ("l40s", "nic_example", 100, ("100", "l40s")),
+    ],
+)
+def test_an_assumed_nic_is_told_with_its_rate_and_where_it_comes_from(gpu, code, gbps, words):
+    nodes = [{"count": 2, "gpus": 8, "gpu": gpu}]
+    notices = scenario_notices(scenario(cluster={"zones": [{"name": "a", "nodes": nodes}]}))
+    assumed = [notice for notice in notices if notice.code.startswith("nic_")]
+    assert [(notice.code, notice.value) for notice in assumed] == [(code, gbps)]
+    for language in ("en", "zh"):
+        sentence = assumed[0].as_dict(language)["message"]
+        assert all(word in sentence for word in words), sentence

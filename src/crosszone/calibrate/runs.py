@@ -33,7 +33,6 @@ from crosszone.calibrate.runs_inference import (
     StrategyCells,
     build_strategy,
     complete_degrees,
-    find_default_nic,
     read_row_text,
 )
 from crosszone.calibrate.runs_inference import NEEDED_SHAPE as SHAPE
@@ -47,8 +46,7 @@ from crosszone.inputs.job import Job
 from crosszone.inputs.model import Model
 from crosszone.inputs.rules import Case
 
-USUAL_GPUS_PER_NODE = 8  # GPUs of a node where a row does not say
-GPUS_PER_TRAY = 4  # GPUs of one tray of a rack-scale system
+USUAL_GPUS_PER_NODE = 8  # GPUs of a node where neither the row nor the catalogue says
 _REMEMBERED = 4096
 _SEVERAL_KINDS = re.compile(r"\d+x.+\+|\+\s*\d+x|;|,.*\bx\d", re.IGNORECASE)
 _MEMORY_SIZE = re.compile(r"\d\s*gb", re.IGNORECASE)
@@ -77,14 +75,11 @@ class Clusters:
         if gpu.link is not None and link_share != 1.0:
             gpu = gpu.replace(link=gpu.link.replace(gb_per_s_both_ways=link_share * gpu.link.gb_per_s_both_ways))
         if per_node is None:
-            per_node = GPUS_PER_TRAY if gpu.link and gpu.link.spans_nodes else USUAL_GPUS_PER_NODE
+            per_node = gpu.usual_machine.gpus if gpu.usual_machine else USUAL_GPUS_PER_NODE
             if gpus > 1:
                 assumed.append(f"gpus_per_node: {per_node} (usual system)")
         per_node = min(per_node, gpus)  # GPUs of a node that the run does not use do not count
         nodes = -(-gpus // per_node)
-        if nic_gbps_per_gpu is None and nodes > 1:
-            nic_gbps_per_gpu, why = (nic_of_stack, "stack default") if nic_of_stack else find_default_nic(gpu.name)
-            assumed.append(f"network: {nic_gbps_per_gpu:g} Gbit/s per GPU ({why})")
         uses_pcie = "pcie" in link.lower() and "nvlink" not in link.lower()
         group = NodeGroup(
             count=nodes,
@@ -93,6 +88,10 @@ class Clusters:
             nic_gbps_per_gpu=None if nic_gbps_per_gpu is None else float(nic_gbps_per_gpu),
             intra_link="pcie" if uses_pcie else None,
         )
+        if nic_gbps_per_gpu is None and nodes > 1:
+            why = "stack default" if nic_of_stack else "usual machine" if gpu.usual_machine else "no usual machine"
+            group = group.replace(nic_gbps_per_gpu=float(nic_of_stack or group.network_gbps_node / per_node))
+            assumed.append(f"network: {group.nic_gbps_per_gpu:g} Gbit/s per GPU ({why})")
         return Cluster(zones=(Zone(name="published", nodes=(group,)),)), tuple(assumed)
 
     def _find_gpu(self, text: str) -> tuple[Gpu, list[str]]:

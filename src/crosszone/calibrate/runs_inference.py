@@ -93,12 +93,6 @@ def read_row_text(row: Row) -> RowText:
     return _read_text_columns(tuple(row.get(column, "")[:LONGEST_TEXT] for column in TEXT_COLUMNS))
 
 
-def find_default_nic(gpu: str) -> tuple[float, str]:
-    """Network rate of one GPU, Gbit/s, for a GPU kind whose row does not state it, and why."""
-    rule = next(rule for rule in _load_rules()["nics"] if rule["gpu"].search(gpu))
-    return float(rule["gbps"]), str(rule["why"])
-
-
 @cache
 def list_stack_names() -> tuple[str, ...]:
     """Every stack a row can be of."""

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.inputs.cluster import Cluster, NodeGroup
-from crosszone.inputs.region import routes
 from crosszone.inputs.shipped import read_shipped
 
 Numbers: TypeAlias = float | npt.ArrayLike  # A number or an array of them
@@ -73,7 +72,7 @@ def collective_start_s() -> float:
 
 
 def node_tiers(group: NodeGroup) -> NodeTiers:
-    """The links of a node group; a NIC that is not given is the catalogue's labelled example. [C9]"""
+    """The links of a node group; a NIC that is not given is that of the GPU's usual machine. [C9]"""
     gpu = group.gpu
     pcie_rate = gpu.pcie.gb_per_s * BYTES_PER_S_PER_GB_PER_S * figure("pcie", "efficiency")
     pcie = Tier(pcie_rate, figure("pcie", "latency_us") * 1e-6)
@@ -83,8 +82,7 @@ def node_tiers(group: NodeGroup) -> NodeTiers:
         kind = gpu.link.kind if gpu.link.kind in efficiency else "other"
         rate = gpu.link.gb_per_s * BYTES_PER_S_PER_GB_PER_S * figure("fast_link", "efficiency", kind)
         fast = Tier(rate, figure("fast_link", "latency_us") * 1e-6)
-    node_gbps = group.nic_gbps_node or float(routes()["example_nic_gbps"])
-    node_rate = node_gbps * BYTES_PER_S_PER_GBPS * figure(group.fabric, "efficiency")
+    node_rate = group.network_gbps_node * BYTES_PER_S_PER_GBPS * figure(group.fabric, "efficiency")
     # what a GPU sends leaves through its own PCIe slot first
     own_rate = min(node_rate / group.gpus, pcie_rate)
     return NodeTiers(

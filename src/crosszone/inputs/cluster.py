@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, Strict, ValidationInfo, field_seria
 
 from crosszone.inputs.catalogue import catalogue_of
 from crosszone.inputs.gpu import Gpu
-from crosszone.inputs.region import Region
+from crosszone.inputs.region import Region, routes
 from crosszone.inputs.value import (
     LIKE_FORM,
     NAME_FORM,
@@ -118,6 +118,17 @@ class NodeGroup(Value):
         if self.nic_gbps_per_gpu is not None:
             return self.nic_gbps_per_gpu * self.gpus
         return self.nic_gbps
+
+    @property
+    def network_gbps_node(self) -> float:
+        """Network rate of one node, Gbit/s, one direction: as given, else that of the GPU's usual machine. [C9]
+
+        A GPU without a usual machine has the labelled example of routes.yaml.
+        """
+        if self.nic_gbps_node is not None:
+            return self.nic_gbps_node
+        usual = self.gpu.usual_machine
+        return float(routes()["example_nic_gbps"]) if usual is None else usual.nic_gbps_per_gpu * self.gpus
 
     @property
     def fast_link(self) -> bool:

@@ -72,6 +72,17 @@ class Pcie(Value):
         return PCIE_LANE_GB_PER_S[self.generation] * self.lanes
 
 
+class UsualMachine(Value):
+    """The machine a GPU is usually sold in: what a scenario that leaves it out may mean."""
+
+    gpus: Count
+    """GPUs of one node."""
+    nic_gbps_per_gpu: Positive
+    """Network rate of one GPU for traffic between nodes, Gbit/s, one direction."""
+    memory_gib: Positive | None = None
+    """Host memory of a node, GiB; null: differs from maker to maker."""
+
+
 class Gpu(Value):
     """One kind of GPU. Peaks are dense; bandwidth of device memory in GB/s; memory in GiB."""
 
@@ -97,6 +108,8 @@ class Gpu(Value):
     """Fast link between GPUs; null: PCIe only."""
     pcie: Pcie = Pcie(generation=4)
     """Its PCIe slot; default: generation 4, 16 lanes."""
+    usual_machine: UsualMachine | None = None
+    """The node it is usually built into; null: none is usual."""
     tdp_w: Positive | None = None
     """Board power, W."""
     usd_per_hour: NotNegative | None = None

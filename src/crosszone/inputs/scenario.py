@@ -25,7 +25,6 @@ from crosszone.inputs.links import ZoneLink, link_notices, zone_links
 from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import parameters
 from crosszone.inputs.placement import Placement, tp_room
-from crosszone.inputs.region import routes
 from crosszone.inputs.rules import Case
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.value import LIKE_FORM, NAME_FORM, Name, OtherForms, Value, nearest, parse, refuse, refuse_as
@@ -302,13 +301,18 @@ def _build_remark(info: ValidationInfo, notice: Notice) -> None:
 def _check_nics(cluster: Cluster) -> Iterator[Notice]:
     if cluster.node_count == 1:
         return
-    example = float(routes()["example_nic_gbps"])
     for z, zone in enumerate(cluster.zones):
         for g, group in enumerate(zone.nodes):
-            if group.nic_gbps_node is None:
-                field = f"cluster.zones[{z}].nodes[{g}].nic_gbps"
-                params = {"zone": zone.name}
-                yield Notice(code="nic_example", field=field, value=example, level="warning", params=params)
+            if group.nic_gbps_node is not None:
+                continue
+            field, usual = f"cluster.zones[{z}].nodes[{g}].nic_gbps", group.gpu.usual_machine
+            assumed = group.network_gbps_node
+            params: dict[str, Any] = {"zone": zone.name, "gpu": group.gpu.name}
+            if usual is None:
+                yield Notice(code="nic_example", field=field, value=assumed, level="warning", params=params)
+            else:
+                params |= {"per_gpu": usual.nic_gbps_per_gpu, "source": group.gpu.source_of("usual_machine")}
+                yield Notice(code="nic_usual_machine", field=field, value=assumed, level="warning", params=params)
 
 
 def _check_run_length(scenario: Scenario) -> Iterator[Notice]:

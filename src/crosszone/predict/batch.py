@@ -32,7 +32,6 @@ from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.job import Job, compute_precision, state_bytes
 from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import parameters
-from crosszone.inputs.region import routes
 from crosszone.inputs.rules import Case
 from crosszone.inputs.strategy import Communication, Strategy
 from crosszone.schedule.orders import SPLITS_WEIGHT_GRAD, V_SHAPED, list_stages_in_order
@@ -209,7 +208,7 @@ def _tensor_path(job: Job, path: int) -> int:
 def group_columns(group: NodeGroup, path: str, nodes: int) -> GpuColumns:
     """The GPUs of a node group with their links."""
     link = group.gpu.link.gb_per_s if group.fast_link and group.gpu.link else group.gpu.pcie.gb_per_s
-    nic = (group.nic_gbps_node or float(routes()["example_nic_gbps"])) / group.gpus / 8.0
+    nic = group.network_gbps_node / group.gpus / 8.0
     return gpu_columns(
         group.gpu,
         path,

@@ -37,7 +37,6 @@ from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.job import compute_precision, state_bytes
 from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.model import Model
-from crosszone.inputs.region import routes
 from crosszone.predict.batch import (
     build_work_columns,
     compute_bucket_bytes,
@@ -189,12 +188,11 @@ class _Inputs:
     def group(self, number: int, group: NodeGroup) -> Any:
         """A node group, as `group_columns` reads it, with a recorded datasheet and NIC."""
         gpu, zone = group.gpu, self.p.placed.cluster.zones[self._zone_of(number)].name
-        nic = group.nic_gbps_node or float(routes()["example_nic_gbps"])
         # not NodeGroup and Gpu themselves: these check their fields, and a recorded number is no float
         return SimpleNamespace(
             gpu=self.datasheets.setdefault(gpu.name, self._record_datasheet(gpu)),
             fast_link=group.fast_link,
-            nic_gbps_node=self.tape.leaf("input.nic_gbps", nic, zone=zone, group=str(number)),
+            network_gbps_node=self.tape.leaf("input.nic_gbps", group.network_gbps_node, zone=zone, group=str(number)),
             gpus=group.gpus,
             local_gpus=group.local_gpus,
             domain=group.domain,
@@ -332,8 +330,7 @@ def _record_placed(inputs: _Inputs) -> _RecordedPlacement:
 
 
 def _plain_nic(group: NodeGroup) -> float:
-    gbps = group.nic_gbps_node or float(routes()["example_nic_gbps"])
-    return gbps * BYTES_PER_S_PER_GBPS / group.gpus
+    return group.network_gbps_node * BYTES_PER_S_PER_GBPS / group.gpus
 
 
 def _record_model_columns(placed: _RecordedPlacement, p: Predictor) -> Any:

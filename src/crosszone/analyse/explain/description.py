@@ -337,13 +337,12 @@ class Descriptions:
 
     def _from_nic(self, cell: RecordedEntry, _: Described, __: Mapping[str, str]) -> NumberSource:
         group = self.group(*self.place(cell))
-        key = "nic_gbps_per_gpu" if group.nic_gbps_per_gpu is not None else "nic_gbps"
-        typed = group.nic_gbps_node is not None
-        return (
-            NumberSource("scenario", f"cluster.zones[].nodes[].{key}")
-            if typed
-            else NumberSource("rule", "example_nic_gbps")
-        )
+        if group.nic_gbps_node is not None:
+            key = "nic_gbps_per_gpu" if group.nic_gbps_per_gpu is not None else "nic_gbps"
+            return NumberSource("scenario", f"cluster.zones[].nodes[].{key}")
+        if group.gpu.usual_machine is None:
+            return NumberSource("rule", "example_nic_gbps")
+        return _read_datasheet(group.gpu, "usual_machine")
 
     def _from_usd_per_hour(self, cell: RecordedEntry, _: Described, about: Mapping[str, str]) -> NumberSource:
         for zone, group in self.p.placed.cluster.groups():
