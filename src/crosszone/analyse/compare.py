@@ -90,7 +90,7 @@ class Side(Value):
     framework: str | None
     """Training framework."""
     degrees: dict[str, int]
-    """Ways of splitting that are more than 1."""
+    """Parallel degrees above 1."""
     fits: bool | None
     """The peak is within the GPU's memory."""
     step_s: float

@@ -93,7 +93,7 @@ class ResultOutcome(Value):
     framework: str | None
     """Training framework; null: not known."""
     degrees: dict[str, int]
-    """Ways of splitting that are more than 1: tp, pp, dp, cp, ep."""
+    """Parallel degrees above 1, of tp, pp, dp, cp, ep."""
     figures: dict[str, FigureRange]
     """By name; what is not known is left out."""
     fits: bool | None

@@ -52,24 +52,24 @@ class RadarAxis(Value):
 
 
 class RadarEntry(Value):
-    """One way on all axes."""
+    """One alternative on all axes."""
 
     name: str
     """Name as asked for, or dp_only, pp_only."""
     label: str
     """Its name for readers."""
     way: dict[str, Any] | None
-    """Framework, strategy and placement; null: there is no such way."""
+    """Framework, strategy and placement; null: there is no such alternative."""
     values: dict[str, float | None]
     """0 to 1 on every axis; null: not known."""
     raw: dict[str, float | None]
     """The number behind each of them."""
     notices: tuple[NoticeDict, ...]
-    """Why there is no such way."""
+    """Why there is no such alternative."""
 
 
 class Radar(Value):
-    """Ways beside each other."""
+    """Alternatives, compared on the same axes."""
 
     axes: tuple[RadarAxis, ...]
     """In the order they are drawn."""

@@ -48,7 +48,7 @@ from crosszone.calibrate.user_files import iterate_chunks
 from crosszone.errors import FileError, Notice
 from crosszone.schedule.trace import MAX_LANES
 
-# Sorts of computing, in the order in which they own a moment when several run at once.
+# Kinds of computing, in the order in which they own a moment when several run at once.
 PASSES = ("recompute", "backward", "forward", "optimizer", "other")
 # Messages by the parallel dimension they belong to; the last: not known to which.
 MESSAGES = ("tensor", "context", "experts", "pipeline", "data", "messages")

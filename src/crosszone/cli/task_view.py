@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from crosszone.store.tasks import Event, Task, TaskRow
 
 LOOK_S = 1.0  # Seconds between two looks at the store
-TWIN_S = 2.0  # Seconds between two comparisons; more where one takes long
+COMPARISON_S = 2.0  # Seconds between two comparisons; more where one takes long
 BAR_WIDTH = 20  # Characters of the bar
 MOST_PERCENT_RATIO = 5  # From this ratio on a difference is shown as "7x", not as 600 %
 MOST_NAMED = 6  # Nodes that are named one by one
@@ -56,8 +56,8 @@ class TaskView:
         self._terminal = open_console()
         self._event, self._good = 0, 0
         self._step: int | None = None
-        self._twin: RunComparison | None = None
-        self._twin_at = 0.0
+        self._comparison: RunComparison | None = None
+        self._next_comparison = 0.0
 
     def show_until_end(self) -> Task:
         """Show the task until it ends; what it came to."""
@@ -103,12 +103,12 @@ class TaskView:
                 self._good = 0
 
     def _compare(self, *, at_once: bool = False) -> None:
-        if not at_once and time.monotonic() < self._twin_at:
+        if not at_once and time.monotonic() < self._next_comparison:
             return
         begin = time.monotonic()
-        self._twin = read_comparison(self._service, self._id) or self._twin
+        self._comparison = read_comparison(self._service, self._id) or self._comparison
         # a comparison reads the logs of every node: at most a sixth of the time goes into it
-        self._twin_at = time.monotonic() + max(TWIN_S, 5 * (time.monotonic() - begin))
+        self._next_comparison = time.monotonic() + max(COMPARISON_S, 5 * (time.monotonic() - begin))
 
     # --- line by line -------------------------------------------------------------------------------------------------
 
@@ -130,9 +130,9 @@ class TaskView:
         if task.attempt > 1 or task.restarts:
             head.append("  " + label("task_attempt_line", attempt=task.attempt, restarts=task.restarts), style="dim")
         pieces: list[Any] = [head, render_figures(task), render_nodes(task)]
-        if self._twin is not None and self._twin.step.measured_s is not None:
-            pieces.append(build_comparison_table(self._twin))
-            pieces += [Text(line, style="yellow") for line in list_drift_messages(self._twin)]
+        if self._comparison is not None and self._comparison.step.measured_s is not None:
+            pieces.append(build_comparison_table(self._comparison))
+            pieces += [Text(line, style="yellow") for line in list_drift_messages(self._comparison)]
         return Group(*[piece for piece in pieces if piece])
 
 
@@ -184,16 +184,16 @@ def render_nodes(task: Task) -> Any:
     return Text(label("comma").join(words), style="dim")
 
 
-def build_comparison_table(twin: RunComparison) -> Any:
+def build_comparison_table(comparison: RunComparison) -> Any:
     """A table: the step and its parts, predicted and measured."""
     columns = [("step_part", "left"), ("watch_predicted", "right"), ("watch_measured", "right")]
     columns += [("watch_difference", "right"), ("watch_range", "right"), ("watch_verdict", "left")]
-    rows = build_table(label("watch_title", window=twin.window), columns)
-    for part in (twin.step, *twin.parts):
+    rows = build_table(label("watch_title", window=comparison.window), columns)
+    for part in (comparison.step, *comparison.parts):
         if part.predicted_s or part.measured_s:
-            rows.add_row(*_list_part_cells(part), style="bold" if part is twin.step else "")
-    expected = twin.tokens_per_s_predicted
-    rows.add_row(label("tokens_s"), format_digits(expected), *_format_measured(twin.tokens_per_s, expected))
+            rows.add_row(*_list_part_cells(part), style="bold" if part is comparison.step else "")
+    expected = comparison.tokens_per_s_predicted
+    rows.add_row(label("tokens_s"), format_digits(expected), *_format_measured(comparison.tokens_per_s, expected))
     return rows
 
 
@@ -217,11 +217,11 @@ def _format_measured(measured: float | None, predicted: float) -> list[str]:
     ]
 
 
-def list_drift_messages(twin: RunComparison) -> list[str]:
+def list_drift_messages(comparison: RunComparison) -> list[str]:
     """What has drifted, whether to plan anew, and what to know of the comparison, in words."""
-    drift_notices = [drift.notice for drift in twin.drifts]
-    drift_notices += [twin.replan.notice] if twin.replan is not None else []
-    return [notice["message"] for notice in (*drift_notices, *twin.notices)]
+    drift_notices = [drift.notice for drift in comparison.drifts]
+    drift_notices += [comparison.replan.notice] if comparison.replan is not None else []
+    return [notice["message"] for notice in (*drift_notices, *comparison.notices)]
 
 
 def read_comparison(service: Service, id: str) -> RunComparison | None:
@@ -277,8 +277,8 @@ def watch_task(service: Service, id: str, *, drive: bool = True, as_json: bool =
             open_console(stderr=True).print(label("task_left", id=id), soft_wrap=True)
         raise
     if as_json:
-        twin = read_comparison(service, id)
-        print_json({**dump_task(task), "twin": None if twin is None else twin.model_dump(mode="json")})
+        comparison = read_comparison(service, id)
+        print_json({**dump_task(task), "twin": None if comparison is None else comparison.model_dump(mode="json")})
     if task.state != "succeeded":
         raise typer.Exit(1)
 
@@ -461,7 +461,7 @@ EVENT_KINDS = ("created", "state", "check", "node", "restart", "resume", "note")
 
 
 def dump_row(row: TaskRow) -> dict[str, Any]:
-    """A row of a list, its notice worded."""
+    """A row of a list, its notice in the reader's language."""
     plain = row.model_dump(mode="json")
     return {**plain, "notice": localize_stored_notice(row.notice) if row.notice else None}
 
@@ -481,7 +481,7 @@ def dump_task(task: Task) -> dict[str, Any]:
 
 
 def dump_event(event: Event) -> dict[str, Any]:
-    """An event, its notice worded."""
+    """An event, its notice in the reader's language."""
     plain = event.model_dump(mode="json")
     notice = event.about.get("notice")
     return plain if not notice else {**plain, "about": {**event.about, "notice": localize_stored_notice(notice)}}

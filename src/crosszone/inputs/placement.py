@@ -152,11 +152,11 @@ class Placement(Value):
         used = 1 + (np.diff(np.sort(nodes, axis=1), axis=1) != 0).sum(axis=1)
         sizes = np.array([group.gpus for _, group in cluster.groups()])
         needed = -(-strategy.tp // sizes[where["group"][teams].reshape(-1, strategy.tp)[:, 0]])
-        torn = int((used > needed).sum())
-        if not torn:
+        spread_groups = int((used > needed).sum())
+        if not spread_groups:
             return []
-        params = {"torn": torn, "tp": strategy.tp}
-        return [Notice(code="tp_torn", field="placement.blocks", value=torn, level="warning", params=params)]
+        params = {"torn": spread_groups, "tp": strategy.tp}
+        return [Notice(code="tp_torn", field="placement.blocks", value=spread_groups, level="warning", params=params)]
 
     def _list_tp_groups(self, strategy: Strategy) -> Ranks:
         """Ranks sorted so that each tensor-parallel group stands together."""
@@ -190,16 +190,16 @@ class Placement(Value):
         zones = where["zone"][by_team].reshape(-1, strategy.tp)
         groups = where["group"][by_team].reshape(-1, strategy.tp)
         if (zones != zones[:, :1]).any():
-            torn = int(np.flatnonzero((zones != zones[:, :1]).any(axis=1))[0])
-            names = [cluster.zones[z].name for z in sorted(set(zones[torn].tolist()))]
+            split_group = int(np.flatnonzero((zones != zones[:, :1]).any(axis=1))[0])
+            names = [cluster.zones[z].name for z in sorted(set(zones[split_group].tolist()))]
             yield Notice(code="tp_across_zones", field="placement.blocks", value=strategy.tp, params={"zones": names})
             return
         gpu_kinds = cluster.gpu_kinds
         kinds = np.array([gpu_kinds.index(group.gpu) for _, group in cluster.groups()])
         mixed = kinds[groups]
         if (mixed != mixed[:, :1]).any():
-            torn = int(np.flatnonzero((mixed != mixed[:, :1]).any(axis=1))[0])
-            params = {"kinds": [gpu_kinds[kind].name for kind in sorted(set(mixed[torn].tolist()))]}
+            split_group = int(np.flatnonzero((mixed != mixed[:, :1]).any(axis=1))[0])
+            params = {"kinds": [gpu_kinds[kind].name for kind in sorted(set(mixed[split_group].tolist()))]}
             yield Notice(code="tp_mixes_gpus", field="placement.blocks", value=strategy.tp, params=params)
 
 

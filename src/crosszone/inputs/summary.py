@@ -152,9 +152,9 @@ def _describe_strategy(scenario: Scenario, language: str) -> tuple[dict[str, Any
         remarks = []
     else:
         placement, idle = scenario.placement, scenario.placement.idle(scenario.cluster)
-        torn = placement.check(scenario.cluster, settled)
-        if torn:
-            return described, torn
+        refused = placement.check(scenario.cluster, settled)
+        if refused:
+            return described, refused
         remarks = placement.remarks(scenario.cluster, settled)
     described["placement"] = placement.to_plain()
     described["idle"] = [

@@ -241,8 +241,8 @@ class RunProgress:
                 self._read_first_loss(runner.read(number, name, 0, FIRST_BYTES)[1])
             offset, self._partial_lines[key] = max(0, size - MAX_BYTES), b""
         _, data = runner.read(number, name, offset, MAX_BYTES)
-        complete, _, torn = (self._partial_lines.get(key, b"") + data).rpartition(b"\n")
-        self._offsets[key], self._partial_lines[key] = offset + len(data), torn
+        complete, _, partial_line = (self._partial_lines.get(key, b"") + data).rpartition(b"\n")
+        self._offsets[key], self._partial_lines[key] = offset + len(data), partial_line
         for line in complete.split(b"\n"):
             self._add_line(line, first=name.startswith(f"{METRICS_PREFIX}0."))
 

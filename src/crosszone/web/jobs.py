@@ -79,7 +79,7 @@ def radar_job(
     progress: Progress,
     cancelled: IsCancelled,
 ) -> bytes:
-    """Ways beside the best of each family, which are searched for."""
+    """Alternatives compared with the best of each family, which are searched for."""
     result = radar(scenario, variants, language=language, progress=progress, cancelled=cancelled)
     return json_bytes(result.model_dump(mode="json"))
 
