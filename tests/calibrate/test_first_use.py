@@ -210,7 +210,7 @@ def test_what_moved_is_not_said_to_stay_and_the_tables_are_not_repeated(say, tmp
     notices = {one["code"]: one["message"] for one in told["notices"]}
     assert not any(name in notices["log_untold"].split(":")[1].strip(" .").split(", ") for name in moved)
     shown = say("log", path, "--scenario", SCENARIO)[1]
-    assert "moved from" not in shown and "would tell most" not in shown
+    assert "moved from" not in shown and "most informative" not in shown
 
 
 def test_a_value_that_ends_at_its_limit_is_said_to():
