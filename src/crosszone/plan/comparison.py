@@ -71,7 +71,7 @@ class Part(Value):
 class Difference(Value):
     """From one prediction to another, always second less first.
 
-    difference(slow, fast).parts[0].name, difference(slow, fast).parts[0].seconds   # ("gradients", -3.2)
+    compare_predictions(slow, fast).parts[0].name   # "gradients", the part that saves most
     """
 
     step_s: float

@@ -3,14 +3,10 @@
     answer = crosszone.plan(crosszone.load_scenario("examples/three-cities.yaml"))
     answer.plans[0].strategy, answer.plans[0].prediction.step_time_s.expected
 
-`refine_candidate`: small changes to a good plan that the search leaves out: layers moved, stages and zones shifted,
-micro-batches shared out otherwise. Each change is simulated; the best one is kept as long as there is one.
-
-`iterate_local_update_plans`: the best plans with local SGD. They change the algorithm, so they are ranked apart.
-
-`find_pareto_points`: plans of which no other is both faster and cheaper.
-
-`merge_pins`: parts of the strategy that the user wants as they are, given as `KEY=VALUE`.
+`plan` tells the story: the scenario becomes a `Problem` with its pins, `search_plans` searches and refines the best
+strategies, `iterate_local_update_plans` adds plans with local SGD (they change the algorithm, so they are ranked
+apart), `find_pareto_points` those of which no other is both faster and cheaper, and `_build_plans` predicts each plan
+and says why it ranks where it does. `merge_pins` reads what a user wants kept as `KEY=VALUE`.
 """
 
 from __future__ import annotations
@@ -57,14 +53,180 @@ from crosszone.predict.predict import build_prediction
 from crosszone.predict.prediction import Prediction
 from crosszone.text import DEFAULT_LANGUAGE
 
+MAX_TOP = 100  # Plans that may be asked for
+REFINED_PLANS = 3  # Plans, the best ones, that are refined
 MAX_ROUNDS = 6  # Changes made to one plan at most
 MIN_GAIN = 1e-4  # Share of the value that a change must save
+# Strategies simulated at most where plans are ranked by cost or energy, whose bounds are wide.
+MAX_SIMULATED_COST = 400
+# Strategies simulated at most: these plans stand beside the synchronous ones and need not be the very best.
+MAX_SIMULATED_LOCAL = 16
+UNPINNABLE_FIELDS = ("replica_micro_batches", "extra_warmup", "shard_ranks")  # Fields that a plan settles itself
+# Rules that what is pinned may break whatever else a plan chooses: rule, and the fields it looks at.
+PINNED_RULES = (
+    (heads_divide, {"tp"}),
+    (widths_divide, {"tp"}),
+    (layers_fill_stages, {"pp", "layers_per_stage"}),
+    (layers_fill_stages, {"pp", "interleave"}),
+    (schedule_has_shape, {"pp", "schedule"}),
+    (ranks_within_gpus, {"tp", "pp", "dp"}),
+    (batch_divides, {"micro_batch", "dp"}),
+)
+PlanSelector = Callable[[Plans], Plan]  # Which plan of the answer is asked about
+
+
+def plan(
+    scenario: Scenario,
+    *,
+    objective: Objective = "time",
+    top: int = 5,
+    front: bool = False,
+    local_updates: bool = True,
+    budget_s: float | None = None,
+    progress: Progress | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    language: str = "en",
+    notices: Sequence[Notice] = (),
+    profiles: Profiles | None = None,
+    cache: PlanCache | None = None,
+) -> Plans:
+    """The best strategies and placements for a scenario; what its strategy names is pinned.
+
+    `IllegalError` where a pinned value breaks a rule or nothing fits. `budget_s` ends the search early and says so;
+    `cancelled` is asked now and then and ends it with `CancelledError`. A `cache` that outlives the call spares the
+    next plan of a scenario that differs only in its links most of the work.
+    """
+    if objective not in OBJECTIVES:
+        raise build_choice_error("objective", objective, OBJECTIVES)
+    if not 1 <= top <= MAX_TOP:
+        raise InvalidError(Notice(code="top_out_of_range", field="top", value=top, params={"most": MAX_TOP}))
+    started_s = monotonic()
+    problem = build_problem(scenario, profiles, cache)
+    limits: dict[str, Any] = {"budget_s": budget_s, "cancelled": cancelled}
+    search, best = search_plans(problem, objective=objective, top=top, progress=progress, **limits)
+    safe = search.safe
+    plans = _build_plans(search, best, language)
+    averaged: list[Plan] = []
+    if local_updates:
+        for candidate, local_search in iterate_local_update_plans(problem, safe=safe, **limits):
+            averaged += _build_plans(local_search, [(candidate.step_s, candidate)], language, first=len(averaged) + 1)
+    warnings = [*notices, *_list_warnings(scenario, search)]
+    rejected = [
+        Rejected(family=family, count=count, reason=why.as_dict(language))
+        for family, count, why in list_rejected(search)
+    ]
+    return Plans(
+        name=scenario.name,
+        objective=objective,
+        evaluated=search.tally.evaluated,
+        scored=search.tally.scored,
+        feasible=search.tally.feasible,
+        simulated=search.tally.simulated,
+        seconds=monotonic() - started_s,
+        complete=search.tally.complete,
+        plans=tuple(plans),
+        local_updates=tuple(averaged),
+        front=tuple(find_pareto_points(problem, safe=safe, **limits)) if front else (),
+        rejected=tuple(rejected),
+        hints=tuple(hint.as_dict(language) for hint in list_hints(best[0][1], plans[0].prediction, search)),
+        warnings=tuple(notice.as_dict(language) for notice in warnings),
+    )
+
+
+def plan_loaded(
+    loaded: Loaded,
+    language: str = DEFAULT_LANGUAGE,
+    *,
+    why: PlanSelector | None = None,
+    crossover: bool = False,
+    **options: Any,
+) -> Plans:
+    """Plan a scenario that was read from a file: what was assumed is reported with its line.
+
+    `why` picks a plan that is then set against the best; `crossover` also looks for the rate between zones at which
+    local updates begin to win; `options` go to `plan`.
+    """
+    scenario, document = loaded.scenario, loaded.document
+    zones = len(scenario.cluster.zones)
+    if crossover and zones < 2:
+        raise InvalidError(Notice(code="crossover_one_zone", field="cluster.zones", value=zones))
+    notices = few_alike([document.placed(notice) for notice in (*loaded.notices, *scenario_notices(scenario))])
+    plans = plan(scenario, language=language, notices=notices, **options)
+    crossover_found = _find_crossover(scenario, plans) if crossover else None
+    comparison = None if why is None else compare_with_best(select_best(plans), why(plans))
+    return plans.model_copy(update={"why": comparison, "crossover": crossover_found})
+
+
+def build_problem(scenario: Scenario, profiles: Profiles | None = None, cache: PlanCache | None = None) -> Problem:
+    """The scenario as the search sees it; `IllegalError` where the job, or what is pinned, breaks a rule already."""
+    pinned = scenario.strategy or Strategy()
+    loaded_profiles = profiles or Profiles.load()
+    problem = Problem(scenario=scenario, pinned=pinned, profiles=loaded_profiles, cache=cache or PlanCache())
+    case = problem.build_case(pinned if pinned.dp else pinned.replace(dp=1))
+    broken = [notice for rule in JOB_RULES for notice in rule(case)]
+    broken += [notice for rule, fields in PINNED_RULES for notice in rule(case) if fields <= pinned.pinned]
+    unpinnable = [name for name in UNPINNABLE_FIELDS if name in pinned.pinned and getattr(pinned, name)]
+    broken += [Notice(code="pin_unsupported", field=f"strategy.{name}", value=name) for name in unpinnable]
+    if broken:
+        raise IllegalError(*broken)
+    if not problem.frameworks:
+        raise IllegalError(*problem.refused)
+    return problem
+
+
+def search_plans(
+    problem: Problem,
+    *,
+    objective: Objective = "time",
+    top: int = 1,
+    progress: Progress | None = None,
+    budget_s: float | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> tuple[PlanSearch, list[tuple[float, Candidate]]]:
+    """The best strategies that are no local updates, refined, in order, with the search they come from."""
+    require_objective_figures(problem, objective)
+    # plans that fit even at the high end of the memory's range; only if there are none, those that may fit
+    for safe in (False,) if objective == "memory" else (True, False):
+        search = PlanSearch(
+            problem,
+            top=top,
+            objective=objective,
+            safe=safe,
+            breadth=None if objective == "time" else WIDE,
+            most_simulated=None if objective == "time" else MAX_SIMULATED_COST,
+            progress=progress,
+            budget_s=budget_s,
+            cancelled=cancelled,
+        )
+        search.run()
+        ranked = search.best.rank_families()[:top]
+        if ranked:
+            return search, _refine_best(search, ranked, progress)
+    raise IllegalError(*explain_no_plan(search))
+
+
+def _refine_best(
+    search: PlanSearch, ranked: list[tuple[float, Candidate]], progress: Progress | None
+) -> list[tuple[float, Candidate]]:
+    """The best plans after the small changes that help, in order."""
+    refined = []
+    for number, (_, candidate) in enumerate(ranked[:REFINED_PLANS] if search.objective != "memory" else []):
+        better, value, tried = refine_candidate(candidate, search.objective, search.is_out_of_budget)
+        search.tally.simulated += tried
+        refined.append((value, better))
+        if progress is not None:
+            progress("refining", number + 1, min(REFINED_PLANS, len(ranked)))
+    return sorted([*refined, *ranked[len(refined) :]], key=lambda pair: (pair[0], pair[1].step_s))
 
 
 def refine_candidate(
     candidate: Candidate, objective: Objective, is_out_of_budget: Callable[[], bool]
 ) -> tuple[Candidate, float, int]:
-    """The plan after the changes that help, its value, and how many were tried."""
+    """Make the small changes that help and that the search leaves out; the plan, its value, and how many were tried.
+
+    Layers moved, stages and zones shifted, micro-batches shared out otherwise. Each change is simulated; the best one
+    is kept as long as there is one.
+    """
     best, value, tried = candidate, compute_objective(candidate, objective), 0
     for _ in range(MAX_ROUNDS):
         improvement: tuple[float, Candidate] | None = None
@@ -183,18 +345,6 @@ def _iterate_share_moves(candidate: Candidate) -> Iterator[Candidate]:
                 break
 
 
-# Strategies simulated at most: these plans stand beside the synchronous ones and need not be the very best.
-MAX_SIMULATED_LOCAL = 16
-
-
-@cache
-def read_local_update_variants() -> dict[str, LocalUpdate]:
-    """Variants of local SGD that are tried, by name (`local_update.yaml`)."""
-    document = read_shipped("crosszone.plan", "local_update.yaml")
-    variants = document.value["variants"]
-    return {name: parse(LocalUpdate, fields, document, at=("variants", name)) for name, fields in variants.items()}
-
-
 def iterate_local_update_plans(
     problem: Problem, *, safe: bool, budget_s: float | None = None, cancelled: Callable[[], bool] | None = None
 ) -> Iterator[tuple[Candidate, PlanSearch]]:
@@ -224,6 +374,14 @@ def iterate_local_update_plans(
         yield candidate, search
 
 
+@cache
+def read_local_update_variants() -> dict[str, LocalUpdate]:
+    """Variants of local SGD that are tried, by name (`local_update.yaml`)."""
+    document = read_shipped("crosszone.plan", "local_update.yaml")
+    variants = document.value["variants"]
+    return {name: parse(LocalUpdate, fields, document, at=("variants", name)) for name, fields in variants.items()}
+
+
 def find_pareto_points(
     problem: Problem, *, safe: bool, budget_s: float | None = None, cancelled: Callable[[], bool] | None = None
 ) -> list[Point]:
@@ -251,144 +409,6 @@ def find_pareto_points(
         if not undominated or point.usd_per_step < undominated[-1].usd_per_step:
             undominated.append(point)
     return undominated
-
-
-REFINED_PLANS = 3  # Plans, the best ones, that are refined
-# Strategies simulated at most where plans are ranked by cost or energy, whose bounds are wide.
-MAX_SIMULATED_COST = 400
-# Rules that what is pinned may break whatever else a plan chooses: rule, and the fields it looks at.
-PINNED_RULES = (
-    (heads_divide, {"tp"}),
-    (widths_divide, {"tp"}),
-    (layers_fill_stages, {"pp", "layers_per_stage"}),
-    (layers_fill_stages, {"pp", "interleave"}),
-    (schedule_has_shape, {"pp", "schedule"}),
-    (ranks_within_gpus, {"tp", "pp", "dp"}),
-    (batch_divides, {"micro_batch", "dp"}),
-)
-UNPINNABLE_FIELDS = ("replica_micro_batches", "extra_warmup", "shard_ranks")  # Fields that a plan settles itself
-MAX_TOP = 100  # Plans that may be asked for
-
-
-def plan(
-    scenario: Scenario,
-    *,
-    objective: Objective = "time",
-    top: int = 5,
-    front: bool = False,
-    local_updates: bool = True,
-    budget_s: float | None = None,
-    progress: Progress | None = None,
-    cancelled: Callable[[], bool] | None = None,
-    language: str = "en",
-    notices: Sequence[Notice] = (),
-    profiles: Profiles | None = None,
-    cache: PlanCache | None = None,
-) -> Plans:
-    """The best strategies and placements for a scenario; what its strategy names is pinned.
-
-    `IllegalError` where a pinned value breaks a rule or nothing fits. `budget_s` ends the search early and says so;
-    `cancelled` is asked now and then and ends it with `CancelledError`. A `cache` that outlives the call spares the
-    next plan of a scenario that differs only in its links most of the work.
-    """
-    if objective not in OBJECTIVES:
-        raise build_choice_error("objective", objective, OBJECTIVES)
-    if not 1 <= top <= MAX_TOP:
-        raise InvalidError(Notice(code="top_out_of_range", field="top", value=top, params={"most": MAX_TOP}))
-    started_s = monotonic()
-    problem = build_problem(scenario, profiles, cache)
-    limits: dict[str, Any] = {"budget_s": budget_s, "cancelled": cancelled}
-    search, best = search_plans(problem, objective=objective, top=top, progress=progress, **limits)
-    safe = search.safe
-    plans = _build_plans(search, best, language)
-    averaged: list[Plan] = []
-    if local_updates:
-        for candidate, local_search in iterate_local_update_plans(problem, safe=safe, **limits):
-            averaged += _build_plans(local_search, [(candidate.step_s, candidate)], language, first=len(averaged) + 1)
-    warnings = [*notices, *_list_warnings(scenario, search)]
-    rejected = [
-        Rejected(family=family, count=count, reason=why.as_dict(language))
-        for family, count, why in list_rejected(search)
-    ]
-    return Plans(
-        name=scenario.name,
-        objective=objective,
-        evaluated=search.tally.evaluated,
-        scored=search.tally.scored,
-        feasible=search.tally.feasible,
-        simulated=search.tally.simulated,
-        seconds=monotonic() - started_s,
-        complete=search.tally.complete,
-        plans=tuple(plans),
-        local_updates=tuple(averaged),
-        front=tuple(find_pareto_points(problem, safe=safe, **limits)) if front else (),
-        rejected=tuple(rejected),
-        hints=tuple(hint.as_dict(language) for hint in list_hints(best[0][1], plans[0].prediction, search)),
-        warnings=tuple(notice.as_dict(language) for notice in warnings),
-    )
-
-
-def search_plans(
-    problem: Problem,
-    *,
-    objective: Objective = "time",
-    top: int = 1,
-    progress: Progress | None = None,
-    budget_s: float | None = None,
-    cancelled: Callable[[], bool] | None = None,
-) -> tuple[PlanSearch, list[tuple[float, Candidate]]]:
-    """The best strategies that are no local updates, refined, in order, with the search they come from."""
-    require_objective_figures(problem, objective)
-    for safe in (
-        (True, False) if objective != "memory" else (False,)
-    ):  # one that fits for sure; if there is none, one that may
-        search = PlanSearch(
-            problem,
-            top=top,
-            objective=objective,
-            safe=safe,
-            breadth=None if objective == "time" else WIDE,
-            most_simulated=None if objective == "time" else MAX_SIMULATED_COST,
-            progress=progress,
-            budget_s=budget_s,
-            cancelled=cancelled,
-        )
-        search.run()
-        ranked = search.best.rank_families()[:top]
-        if ranked:
-            return search, _refine_best(search, ranked, progress)
-    raise IllegalError(*explain_no_plan(search))
-
-
-def build_problem(scenario: Scenario, profiles: Profiles | None = None, cache: PlanCache | None = None) -> Problem:
-    """The scenario as the search sees it; `IllegalError` where the job, or what is pinned, breaks a rule already."""
-    pinned = scenario.strategy or Strategy()
-    loaded_profiles = profiles or Profiles.load()
-    problem = Problem(scenario=scenario, pinned=pinned, profiles=loaded_profiles, cache=cache or PlanCache())
-    case = problem.build_case(pinned if pinned.dp else pinned.replace(dp=1))
-    broken = [notice for rule in JOB_RULES for notice in rule(case)]
-    broken += [notice for rule, fields in PINNED_RULES for notice in rule(case) if fields <= pinned.pinned]
-    unpinnable = [name for name in UNPINNABLE_FIELDS if name in pinned.pinned and getattr(pinned, name)]
-    broken += [Notice(code="pin_unsupported", field=f"strategy.{name}", value=name) for name in unpinnable]
-    if broken:
-        raise IllegalError(*broken)
-    if not problem.frameworks:
-        raise IllegalError(*problem.refused)
-    return problem
-
-
-def _refine_best(
-    search: PlanSearch, ranked: list[tuple[float, Candidate]], progress: Progress | None
-) -> list[tuple[float, Candidate]]:
-    """The best plans after the small changes that help, in order."""
-    refined = []
-    for number, (_, candidate) in enumerate(ranked[:REFINED_PLANS] if search.objective != "memory" else []):
-        better, value, tried = refine_candidate(candidate, search.objective, search.is_out_of_budget)
-        search.tally.simulated += tried
-        refined.append((value, better))
-        if progress is not None:
-            progress("refining", number + 1, min(REFINED_PLANS, len(ranked)))
-    return sorted([*refined, *ranked[len(refined) :]], key=lambda pair: (pair[0], pair[1].step_s))
 
 
 def _build_plans(
@@ -439,10 +459,29 @@ def _list_warnings(scenario: Scenario, search: PlanSearch) -> list[Notice]:
     return notices
 
 
+def select_best(plans: Plans) -> Plan:
+    """The plan to take: the first synchronous one, or where none fits the first with local updates."""
+    return (*plans.plans, *plans.local_updates)[0]
+
+
+def compare_with_best(best: Plan, other: Plan) -> Comparison:
+    """What makes another plan differ from the best."""
+    waterfall = dict(compare_predictions(best.prediction, other.prediction))
+    chance = estimate_win_probability(best.prediction, other.prediction)
+    return Comparison(**waterfall, rank=other.rank, kind=other.kind, chance_best_is_faster=chance)
+
+
+def _find_crossover(scenario: Scenario, plans: Plans) -> Crossover | None:
+    """Where the best synchronous plan and the best one with local updates are equally fast; None: one is missing."""
+    if not plans.plans or not plans.local_updates:
+        return None
+    return find_crossover(scenario, apply_plan(scenario, plans.plans[0]), apply_plan(scenario, plans.local_updates[0]))
+
+
 def merge_pins(value: Mapping[str, Any], pins: Iterable[str]) -> dict[str, Any]:
     """The fields of a scenario with pins put into its strategy, over what stands there.
 
-    pinned({"model": ...}, ["tp=8", "communication.flows=4"])   # {"model": ..., "strategy": {"tp": 8, ...}}
+    merge_pins({"model": ...}, ["tp=8", "communication.flows=4"])   # {"model": ..., "strategy": {"tp": 8, ...}}
 
     Keys and values are checked where the scenario is read, so that a wrong pin is refused in the same words as a wrong
     line of a file.
@@ -481,49 +520,3 @@ def _set_field(fields: Mapping[str, Any], path: list[str], value: Any) -> dict[s
         return {**fields, first: value}
     nested = fields.get(first)
     return {**fields, first: _set_field(nested if isinstance(nested, Mapping) else {}, remaining, value)}
-
-
-PlanSelector = Callable[[Plans], Plan]  # Which plan of the answer is asked about
-
-
-def plan_loaded(
-    loaded: Loaded,
-    language: str = DEFAULT_LANGUAGE,
-    *,
-    why: PlanSelector | None = None,
-    crossover: bool = False,
-    **options: Any,
-) -> Plans:
-    """Plan a scenario that was read from a file: what was assumed is reported with its line.
-
-    `why` picks a plan that is then set against the best; `crossover` also looks for the rate between zones at which
-    local updates begin to win; `how` goes to `plan`.
-    """
-    scenario, document = loaded.scenario, loaded.document
-    zones = len(scenario.cluster.zones)
-    if crossover and zones < 2:
-        raise InvalidError(Notice(code="crossover_one_zone", field="cluster.zones", value=zones))
-    notices = few_alike([document.placed(notice) for notice in (*loaded.notices, *scenario_notices(scenario))])
-    plans = plan(scenario, language=language, notices=notices, **options)
-    crossover_found = _find_crossover(scenario, plans) if crossover else None
-    comparison = None if why is None else compare_with_best(select_best(plans), why(plans))
-    return plans.model_copy(update={"why": comparison, "crossover": crossover_found})
-
-
-def select_best(plans: Plans) -> Plan:
-    """The plan to take: the first synchronous one, or where none fits the first with local updates."""
-    return (*plans.plans, *plans.local_updates)[0]
-
-
-def compare_with_best(best: Plan, other: Plan) -> Comparison:
-    """What makes another plan differ from the best."""
-    waterfall = dict(compare_predictions(best.prediction, other.prediction))
-    chance = estimate_win_probability(best.prediction, other.prediction)
-    return Comparison(**waterfall, rank=other.rank, kind=other.kind, chance_best_is_faster=chance)
-
-
-def _find_crossover(scenario: Scenario, plans: Plans) -> Crossover | None:
-    """Where the best synchronous plan and the best one with local updates are equally fast; None: one is missing."""
-    if not plans.plans or not plans.local_updates:
-        return None
-    return find_crossover(scenario, apply_plan(scenario, plans.plans[0]), apply_plan(scenario, plans.local_updates[0]))

@@ -302,7 +302,7 @@ def _pins_all_fields(problem: Problem, notice: Notice) -> bool:
     reason = str(notice.params.get("reason", ""))
     fields = [
         notice.field.removeprefix("strategy."),
-        *(cached_part.split("=")[0] for cached_part in reason.split(" and ")),
+        *(condition.split("=")[0] for condition in reason.split(" and ")),
     ]
     return all(name.split(".")[0] in problem.pinned.pinned for name in fields)
 

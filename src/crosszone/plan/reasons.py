@@ -63,7 +63,7 @@ class LossMeasurement(Value):
 
 
 class UnmeasuredAspect(Value):
-    """PenaltyScope of a plan lies outside the measurements its penalty rests on."""
+    """A property of a plan that lies outside the measurements its penalty rests on."""
 
     what: PenaltyScope
     """Size of the model in 1e9 parameters, steps between two averages, or zones that average."""
@@ -83,9 +83,9 @@ class LossPenalty(Value):
     high: float
     """Most of the measurements."""
     measured: tuple[LossMeasurement, ...]
-    """PenaltyScope it rests on; nothing where a single zone averages with nobody."""
+    """The measurements it rests on; none where a single zone averages with nobody."""
     outside: tuple[UnmeasuredAspect, ...]
-    """PenaltyScope was never measured so: the range may not hold."""
+    """Properties that no measurement covers: there the range may not hold."""
 
     @property
     def source(self) -> str:
@@ -93,7 +93,7 @@ class LossPenalty(Value):
         return "; ".join(dict.fromkeys(measurement.source for measurement in self.measured))
 
     def list_notices(self) -> Iterator[Notice]:
-        """The assumption, and each thing that lies outside of it."""
+        """The assumption, and each property of the plan that it does not cover."""
         if not self.measured:
             return
         params = {"low": self.low, "high": self.high, "source": self.source}
@@ -125,18 +125,10 @@ def find_loss_penalty(model: Model, zones: int, steps: int) -> LossPenalty:
         return LossPenalty(low=0.0, high=0.0, measured=(), outside=())
     measurements = _select_nearest(zones)
     size, size_slack = parameters(model).total / 1e9, 1.0 + SIZE_TOLERANCE
-    sizes = (
-        max(measurement.params_b.low for measurement in measurements),
-        min(measurement.params_b.high for measurement in measurements),
-    )
-    cadence = (
-        max(measurement.steps for measurement in measurements),
-        min(measurement.steps for measurement in measurements),
-    )
-    counts = (
-        min(measurement.replicas for measurement in measurements),
-        max(measurement.replicas for measurement in measurements),
-    )
+    # Sizes and cadence must be covered by every measurement taken; numbers of replicas may lie between two of them.
+    sizes = max(row.params_b.low for row in measurements), min(row.params_b.high for row in measurements)
+    cadence = max(row.steps for row in measurements), min(row.steps for row in measurements)
+    counts = min(row.replicas for row in measurements), max(row.replicas for row in measurements)
     checks: tuple[tuple[PenaltyScope, float, tuple[float, float], float], ...] = (
         ("params_b", size, sizes, size_slack),
         ("steps", steps, cadence, 1.0),
@@ -148,8 +140,8 @@ def find_loss_penalty(model: Model, zones: int, steps: int) -> LossPenalty:
         if not low / slack <= value <= high * slack
     ]
     return LossPenalty(
-        low=min(measurement.extra_loss.low for measurement in measurements),
-        high=max(measurement.extra_loss.high for measurement in measurements),
+        low=min(row.extra_loss.low for row in measurements),
+        high=max(row.extra_loss.high for row in measurements),
         measured=tuple(measurements),
         outside=tuple(outside),
     )
@@ -158,9 +150,9 @@ def find_loss_penalty(model: Model, zones: int, steps: int) -> LossPenalty:
 def _select_nearest(zones: int) -> list[LossMeasurement]:
     """Measurements with as many replicas; else those with the next fewer and the next more."""
     measurements = read_measurements()
-    fewer = max((measurement.replicas for measurement in measurements if measurement.replicas <= zones), default=None)
-    more = min((measurement.replicas for measurement in measurements if measurement.replicas >= zones), default=None)
-    return [measurement for measurement in measurements if measurement.replicas in (fewer, more)]
+    fewer = max((row.replicas for row in measurements if row.replicas <= zones), default=None)
+    more = min((row.replicas for row in measurements if row.replicas >= zones), default=None)
+    return [row for row in measurements if row.replicas in (fewer, more)]
 
 
 @cache
@@ -172,13 +164,13 @@ def read_measurements() -> tuple[LossMeasurement, ...]:
 
 
 UNITS = {"time": "s", "cost": "$", "energy": "kWh", "memory": "GiB"}  # Of what a plan is ranked by, a step
-# PenaltyScope is told of plans that cross zones.
+# Notices on plans that cross zones, by what crosses them.
 CROSSING_CODES = {"dp": "reason_across_dp", "pp": "reason_across_pp", "both": "reason_across_both"}
 MIN_SHARE = 0.001  # Share of a step below which a part is not mentioned
 
 
 class PlannedProblem(Protocol):
-    """PenaltyScope is to be trained where: a scenario, or the search's own view of it."""
+    """What is to be trained, and where: a scenario, or the search's own view of it."""
 
     @property
     def model(self) -> Model: ...
@@ -240,7 +232,7 @@ def explain_plan(placed: HasPlacement, prediction: Prediction, best: Prediction 
 
 
 def _explain_gap(prediction: Prediction, best: Prediction) -> Iterator[Notice]:
-    """PenaltyScope makes it slower than the best plan."""
+    """What makes it slower than the best plan."""
     difference = compare_predictions(best, prediction)
     if (
         difference.step_s > MIN_SHARE * best.step_time_s.expected
@@ -257,7 +249,7 @@ def _explain_gap(prediction: Prediction, best: Prediction) -> Iterator[Notice]:
 
 
 def _explain_crossing(placed: HasPlacement, prediction: Prediction) -> Iterator[Notice]:
-    """PenaltyScope crosses zones, and what it costs."""
+    """What crosses zones, and what that costs."""
     if len(placed.problem.cluster.zones) == 1:
         return
     if placed.crossing == "none":
