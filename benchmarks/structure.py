@@ -1,20 +1,22 @@
 """How the code is laid out: files, names used twice, modules with a single importer, what a command passes through.
 
     python benchmarks/structure.py            # this tree
-    python benchmarks/structure.py PATH       # another checkout, to compare
+    python benchmarks/structure.py PATH ...   # beside other checkouts, such as that of the last release
 
 Counts come from the syntax trees and from one traced call each of `predict` and `plan`; nothing is timed.
+Writes the section "Structure" of RESULTS.md.
 """
 
 from __future__ import annotations
 
 import ast
 import collections
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from results import write_section
 
 ROOT = Path(__file__).resolve().parents[1]
 TRACE = """
@@ -99,21 +101,37 @@ def trace_call(checkout: Path, verb: str) -> tuple[int, int]:
     return int(modules), int(depth)
 
 
-def main() -> None:
-    """Print the counts as JSON."""
-    checkout = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else ROOT
+def count_structure(checkout: Path) -> dict[str, int]:
+    """The counts of one checkout, by what they count."""
     source = checkout / "src" / "crosszone"
     trees = read_modules(source)
-    counts: dict[str, object] = {
-        "files": len(trees),
+    counts = {
+        "Python files": len(trees),
         "lines": sum(path.read_text(encoding="utf-8").count("\n") for path in source.rglob("*.py")),
-        "single_importers": count_single_importers(trees),
-        "duplicated_classes": duplicated_classes(trees),
+        "modules that one other of their package imports, and no one else": count_single_importers(trees),
+        "class names used more than once": len(duplicated_classes(trees)),
     }
     for verb in CALLS:
         modules, depth = trace_call(checkout, verb)
-        counts[verb] = {"modules_entered": modules, "call_depth": depth}
-    print(json.dumps(counts, indent=1))
+        counts[f"modules that `{verb}` enters"] = modules
+        counts[f"deepest call of `{verb}`"] = depth
+    return counts
+
+
+def read_version(checkout: Path) -> str:
+    """The version that a checkout states of itself."""
+    text = (checkout / "src" / "crosszone" / "__init__.py").read_text(encoding="utf-8")
+    return next(line.split('"')[1] for line in text.splitlines() if line.startswith("__version__"))
+
+
+def main() -> None:
+    """Count this tree and those named, and write the table."""
+    checkouts = [*(Path(path).resolve() for path in sys.argv[1:]), ROOT]
+    columns = [count_structure(checkout) for checkout in checkouts]
+    lines = ["`python benchmarks/structure.py`; three-cities example.", ""]
+    lines += [f"| count | {' | '.join(map(read_version, checkouts))} |", "|---|" + "---|" * len(columns)]
+    lines += [f"| {name} | {' | '.join(f'{column[name]:,}' for column in columns)} |" for name in columns[-1]]
+    write_section("Structure", "\n".join(lines))
 
 
 if __name__ == "__main__":
