@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT
 from crosszone import extras
 from crosszone.cli import run
-from crosszone.extras import MODULES, MissingExtraError, install_command, require_extra
+from crosszone.extras import MODULES, MissingExtraError, format_install_command, require_extra
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -47,7 +47,7 @@ def test_a_missing_extra_names_the_packages_and_the_command(bare):
 
 def test_outside_a_checkout_pip_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(extras, "__file__", str(tmp_path / "site-packages" / "crosszone" / "extras.py"))
-    assert install_command("excel") == 'pip install "crosszone[excel]"'
+    assert format_install_command("excel") == 'pip install "crosszone[excel]"'
 
 
 @pytest.mark.parametrize(

@@ -54,37 +54,37 @@ class Notice:
     file: str | None = None
     line: int | None = None
 
-    def at(self, file: str | None, line: int | None) -> Notice:
+    def with_place(self, file: str | None, line: int | None) -> Notice:
         """Return the same notice with the place in a file it comes from."""
         return dataclasses.replace(self, file=file, line=line)
 
     def message(self, language: str = DEFAULT_LANGUAGE) -> str:
         """What is wrong, with the field, the value and the limit."""
-        said = render_sentence("notice", self.code, "message", language, self._parameters())
-        return said.removeprefix("-: ").removeprefix("-：")
+        sentence = render_sentence("notice", self.code, "message", language, self._build_parameters())
+        return sentence.removeprefix("-: ").removeprefix("-：")  # of a notice without a field
 
     def hint(self, language: str = DEFAULT_LANGUAGE) -> str:
         """What to do about it."""
-        return render_sentence("notice", self.code, "hint", language, self._parameters())
+        return render_sentence("notice", self.code, "hint", language, self._build_parameters())
 
     def as_dict(self, language: str = DEFAULT_LANGUAGE) -> dict[str, Any]:
-        """The form every surface sends: code, message, field and hint, and where it stands."""
+        """The form that the command line, the API and the page send: code, message, field, hint, file and line."""
         return {
             "code": self.code,
             "level": self.level,
             "message": self.message(language),
             "field": self.field,
             "hint": self.hint(language),
-            "value": _plain(self.value),
+            "value": _convert_to_json(self.value),
             "file": self.file,
             "line": self.line,
         }
 
-    def _parameters(self) -> dict[str, Any]:
-        """All parameters, safe to print: what came from a file is one short line without control characters."""
-        return {"field": _shown(self.field, 200) or "-", "value": _shown(self.value)} | {
-            key: [_shown(one) for one in inner] if isinstance(inner, list | tuple) else _clean(inner)
-            for key, inner in self.params.items()
+    def _build_parameters(self) -> dict[str, Any]:
+        """All parameters, safe to print: text of a file becomes one short line without control characters."""
+        return {"field": _format_short(self.field, 200) or "-", "value": _format_short(self.value)} | {
+            key: [_format_short(entry) for entry in param] if isinstance(param, list | tuple) else _shorten_text(param)
+            for key, param in self.params.items()
         }
 
 
@@ -98,7 +98,7 @@ class CrossZoneError(Exception):
         self.notices: Sequence[Notice] = notices
 
     def __str__(self) -> str:
-        return "\n".join(f"{place(n.file, n.line)}{n.message()} {n.hint()}".rstrip() for n in self.notices)
+        return "\n".join(f"{format_place(n.file, n.line)}{n.message()} {n.hint()}".rstrip() for n in self.notices)
 
 
 class ServeError(CrossZoneError):
@@ -143,34 +143,34 @@ class RequestError(InputError):
         self.status = status
 
 
-def place(file: str | None, line: int | None) -> str:
+def format_place(file: str | None, line: int | None) -> str:
     """`file:line: ` for a terminal, or nothing."""
     if not file:
         return ""
-    return f"{_shown(file, 200)}:{line}: " if line else f"{_shown(file, 200)}: "
+    return f"{_format_short(file, 200)}:{line}: " if line else f"{_format_short(file, 200)}: "
 
 
-def _plain(value: Any) -> Any:
+def _convert_to_json(value: Any) -> Any:
     """`value` if JSON can hold it, else its text."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    return _shown(value)
+    return _format_short(value)
 
 
-def _shown(value: Any, longest: int = 60) -> str:
-    """`value` as it goes into a sentence: short, on one line."""
-    text = value if isinstance(value, str) else _yaml_like(value)
+def _format_short(value: Any, max_length: int = 60) -> str:
+    """`value` as text for a sentence: short, on one line."""
+    text = value if isinstance(value, str) else _format_as_yaml(value)
     text = "".join(c if c.isprintable() else "?" for c in text)
-    return text if len(text) <= longest else text[: longest - 3] + "..."
+    return text if len(text) <= max_length else text[: max_length - 3] + "..."
 
 
-def _clean(value: Any) -> Any:
-    return _shown(value, 200) if isinstance(value, str) and not isinstance(value, Label) else value
+def _shorten_text(value: Any) -> Any:
+    return _format_short(value, 200) if isinstance(value, str) and not isinstance(value, Label) else value
 
 
-def _yaml_like(value: Any) -> str:
+def _format_as_yaml(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -182,17 +182,17 @@ def _yaml_like(value: Any) -> str:
     return str(value)
 
 
-def near(word: str, names: Iterable[str], limit: int = 3, *, least: float = 0.5) -> list[str]:
-    """The known names that `word` may stand for, best first; none where none is near."""
-    lowered = {name.lower(): name for name in names}
-    matches = difflib.get_close_matches(str(word).lower(), lowered, n=limit, cutoff=least)
-    return [lowered[match] for match in matches]
+def find_close_names(name: str, known: Iterable[str], limit: int = 3, *, min_similarity: float = 0.5) -> list[str]:
+    """The known names that a misspelt `name` may stand for, best first; none where none is similar."""
+    by_lower_case = {candidate.lower(): candidate for candidate in known}
+    matches = difflib.get_close_matches(str(name).lower(), by_lower_case, n=limit, cutoff=min_similarity)
+    return [by_lower_case[match] for match in matches]
 
 
 def build_choice_error(field: str, value: Any, allowed: Iterable[str]) -> InvalidError:
-    """What to raise for a word that is none of the allowed: it asks for the nearest one only where one is near."""
-    words = list(allowed)
-    nearest = near(str(value), words)[:1]
-    params = {"allowed": words, "nearest": nearest}
+    """The error for a value that is none of the allowed ones; it suggests one only where one is similar."""
+    choices = list(allowed)
+    nearest = find_close_names(str(value), choices)[:1]
+    params = {"allowed": choices, "nearest": nearest}
     code = "not_one_of" if nearest else "not_one_of_these"
     return InvalidError(Notice(code=code, field=field, value=value, params=params))

@@ -31,11 +31,11 @@ def require_extra(extra: Extra) -> None:
     """Raise an error that names the install command, unless all packages of the extra are there."""
     missing = [name for name in MODULES[extra] if find_spec(name) is None]
     if missing:
-        params = {"extra": extra, "packages": ", ".join(missing), "command": install_command(extra)}
+        params = {"extra": extra, "packages": ", ".join(missing), "command": format_install_command(extra)}
         raise MissingExtraError(Notice(code="extra_missing", params=params))
 
 
-def install_command(extra: Extra | Literal["postgres", "kubernetes", "ray"]) -> str:
+def format_install_command(extra: Extra | Literal["postgres", "kubernetes", "ray"]) -> str:
     """`./crosszone install` in a checkout, whose environment that script keeps; pip elsewhere."""
     root = Path(__file__).resolve().parents[2]
     is_checkout = (root / "pyproject.toml").is_file() and (root / "scripts" / "venv").is_file()

@@ -6,7 +6,7 @@ import json
 
 from conftest import ROOT
 from crosszone.deploy.schema import NAME, ROOTS, settings_table
-from crosszone.inputs.schema import file_name, json_schema
+from crosszone.inputs.schema import build_json_schema, format_file_name
 
 AGAIN = "run: python -m crosszone.deploy.schema docs"
 
@@ -16,10 +16,10 @@ def test_the_table_of_settings_is_that_of_the_code():
 
 
 def test_the_schema_of_settings_is_that_of_the_code():
-    committed = json.loads((ROOT / "docs" / "schema" / file_name(NAME)).read_text())
-    assert committed == json.loads(json.dumps(json_schema(NAME, ROOTS))), AGAIN
+    committed = json.loads((ROOT / "docs" / "schema" / format_file_name(NAME)).read_text())
+    assert committed == json.loads(json.dumps(build_json_schema(NAME, ROOTS))), AGAIN
 
 
 def test_every_setting_says_what_it_is():
-    for definition in (json_schema(NAME, ROOTS), *json_schema(NAME, ROOTS)["$defs"].values()):
+    for definition in (build_json_schema(NAME, ROOTS), *build_json_schema(NAME, ROOTS)["$defs"].values()):
         assert all(field.get("description") for field in definition["properties"].values())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.errors import FileError
-from crosszone.inputs.document import MAX_BYTES, dump_yaml, parse_document, read_document, scalar
+from crosszone.inputs.document import MAX_BYTES, dump_yaml, parse_document, parse_scalar, read_document
 
 plain = st.recursive(
     st.none()
@@ -73,19 +73,19 @@ def test_words_that_look_like_something_else_stay_words_when_written(word):
     ],
 )
 def test_scalars_follow_yaml_1_2(text, value):
-    assert scalar(text) == value
+    assert parse_scalar(text) == value
 
 
 def test_infinity_and_nan_are_numbers_that_the_border_can_refuse():
-    assert scalar(".inf") == math.inf
-    assert math.isnan(scalar(".nan"))
+    assert parse_scalar(".inf") == math.inf
+    assert math.isnan(parse_scalar(".nan"))
 
 
 def test_every_field_knows_its_line():
     document = parse_document("a:\n  - b: 1\n    c: 2\n  - d\n")
-    assert document.line(("a", 0, "c")) == 3
-    assert document.line(("a", 1)) == 4
-    assert document.line(("a", 1, "unheard", "of")) == 4
+    assert document.find_line(("a", 0, "c")) == 3
+    assert document.find_line(("a", 1)) == 4
+    assert document.find_line(("a", 1, "unheard", "of")) == 4
 
 
 def test_json_is_read_too():
@@ -95,7 +95,7 @@ def test_json_is_read_too():
 def test_json_with_characters_beyond_the_first_plane_is_read_with_lines_and_limits():
     document = parse_document('{"a": "\\ud83d\\ude00",\n "b": 2}')
     assert document.value == {"a": "😀", "b": 2}
-    assert document.line(("b",)) == 2
+    assert document.find_line(("b",)) == 2
     with pytest.raises(FileError) as caught:
         parse_document('{"a": "\\ud83d\\ude00",\n "a": 2}')
     assert caught.value.notices[0].code == "duplicate_key"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from conftest import ROOT
 from crosszone.inputs.document import dump_yaml, parse_document
-from crosszone.inputs.edit_text import edited_text
+from crosszone.inputs.edit_text import edit_yaml
 
 TEXT = """\
 # about
@@ -28,7 +28,7 @@ strategy: {tp: 8, pp: 4}  # pinned
 def changed(change, text=TEXT):
     value = parse_document(text).value
     change(value)
-    after = edited_text(text, value)
+    after = edit_yaml(text, value)
     assert parse_document(after).value == value
     return after
 
@@ -46,7 +46,7 @@ def test_a_changed_number_changes_its_line_alone():
 def test_an_equal_value_leaves_the_text_as_it_is():
     value = parse_document(TEXT).value
     value["job"]["tokens"] = 1_000_000_000_000  # the same number, as JSON writes it
-    assert edited_text(TEXT, value) == TEXT
+    assert edit_yaml(TEXT, value) == TEXT
 
 
 def test_a_new_key_follows_the_last_one_of_its_mapping():
@@ -110,4 +110,4 @@ values = st.recursive(
 
 @given(st.dictionaries(st.sampled_from("abc"), values), st.dictionaries(st.sampled_from("abc"), values))
 def test_whatever_is_wanted_is_what_the_text_says_afterwards(before, wanted):
-    assert parse_document(edited_text(dump_yaml(before), copy.deepcopy(wanted))).value == wanted
+    assert parse_document(edit_yaml(dump_yaml(before), copy.deepcopy(wanted))).value == wanted

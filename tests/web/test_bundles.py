@@ -12,7 +12,7 @@ from crosszone.deploy.bundle import Bundle
 from crosszone.deploy.frameworks import FRAMEWORKS
 from crosszone.deploy.launchers import LAUNCHERS
 from crosszone.deploy.settings import LaunchSettings, TrainingSettings
-from crosszone.inputs.schema import json_schema
+from crosszone.inputs.schema import build_json_schema
 from crosszone.web.routes.bundles import build_choices
 from crosszone.web.scenarios import examples_folder
 
@@ -268,7 +268,7 @@ def test_the_choices_name_everything_that_can_be_asked_for(client):
 
 
 def test_a_setting_means_what_its_docstring_says():
-    schema = json_schema("launch", {"launch": LaunchSettings})
+    schema = build_json_schema("launch", {"launch": LaunchSettings})
     said = {key: one["description"] for key, one in schema["properties"].items()}
     said |= {
         f"training.{key}": one["description"] for key, one in schema["$defs"]["TrainingSettings"]["properties"].items()

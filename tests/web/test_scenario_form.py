@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from crosszone.inputs.schema import json_schema
+from crosszone.inputs.schema import build_json_schema
 from crosszone.text import LANGUAGES, load_texts
 from crosszone.web.app import STATIC
 
@@ -18,7 +18,7 @@ GROUPS = {
 def test_the_schema_is_that_of_the_code(client):
     answer = client.get("/api/v1/schema/scenario")
     assert answer.status_code == 200
-    assert answer.json() == json_schema("scenario")
+    assert answer.json() == build_json_schema("scenario")
 
 
 def test_an_unknown_schema_names_those_there_are(client):
@@ -58,7 +58,7 @@ def test_an_empty_text_is_written_anew(client):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_field_of_the_form_has_a_label_and_an_explanation(language):
-    definitions = json_schema("scenario")["$defs"]
+    definitions = build_json_schema("scenario")["$defs"]
     page = load_texts(language)["page"]
     for owner, left_out in GROUPS.items():
         shown = [key for key in definitions[owner]["properties"] if key not in left_out]
@@ -67,14 +67,14 @@ def test_every_field_of_the_form_has_a_label_and_an_explanation(language):
 
 
 def test_the_explanations_are_those_of_the_code():
-    definitions = json_schema("scenario")["$defs"]
+    definitions = build_json_schema("scenario")["$defs"]
     for owner, explained in load_texts("en")["page"]["field_help"].items():
         for key, meaning in explained.items():
             assert meaning == definitions[owner]["properties"][key]["description"]
 
 
 def test_the_form_names_only_keys_there_are():
-    definitions = json_schema("scenario")["$defs"]
+    definitions = build_json_schema("scenario")["$defs"]
     known = {key for definition in definitions.values() for key in definition.get("properties", {})}
     for script in sorted((STATIC / "scenario").glob("*.js")):
         for keys in re.findall(

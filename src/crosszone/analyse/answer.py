@@ -107,5 +107,5 @@ def _fill_best_plan(loaded: Loaded, watched: dict[str, Any]) -> Loaded:
     try:
         best = select_best(plan(loaded.scenario, top=1, **watched))
     except InputError as error:
-        raise type(error)(*map(loaded.document.placed, error.notices)) from None
+        raise type(error)(*map(loaded.document.place_notice, error.notices)) from None
     return loaded._replace(scenario=apply_plan(loaded.scenario, best))

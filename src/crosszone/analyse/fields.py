@@ -15,7 +15,7 @@ from itertools import combinations
 from typing import Any
 
 from crosszone.errors import InvalidError, Notice
-from crosszone.inputs.document import Document, scalar
+from crosszone.inputs.document import Document, parse_scalar
 from crosszone.inputs.scenario import Loaded, Scenario, read_scenario
 
 # Keys that may hold the name of a catalogue entry; a field of it is changed in a copy.
@@ -54,8 +54,8 @@ def read_change(text: str) -> tuple[str, Any]:
     steps_of(path)
     if value.startswith("[") and value.endswith("]"):
         inner = value[1:-1].strip()
-        return path, [scalar(item.strip()) for item in inner.split(",")] if inner else []
-    return path, scalar(value)
+        return path, [parse_scalar(item.strip()) for item in inner.split(",")] if inner else []
+    return path, parse_scalar(value)
 
 
 def read_changes(texts: Iterable[str]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from crosszone.analyse.what_if import between_zones, exposed_s
-from crosszone.inputs.value import Count, Name, NotNegative, Positive, Value, nearest, refuse
+from crosszone.inputs.value import Count, Name, NotNegative, Positive, Value, find_nearest_names, refuse
 from crosszone.predict.breakdown import COMMUNICATION, COMPUTE, HOST, ORDER
 from crosszone.predict.prediction import Prediction, Triple
 from crosszone.schedule.measured import MeasuredTimelines
@@ -79,7 +79,7 @@ class Figures(Value):
     def _check(self) -> Self:
         for part in self.breakdown_s:
             if part not in PARTS:
-                suggestion = nearest(part, PARTS)[:1]
+                suggestion = find_nearest_names(part, PARTS)[:1]
                 raise refuse("not_one_of", part, at=("breakdown_s",), allowed=list(PARTS), nearest=suggestion)
         total = math.fsum(self.breakdown_s.values())
         if total > self.step_time_s * (1 + TOLERANCE):

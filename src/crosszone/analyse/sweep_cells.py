@@ -32,8 +32,8 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from crosszone.analyse.fields import read_changed, scenario_with, steps_of
 from crosszone.errors import CrossZoneError, InputError, InvalidError, Notice, build_choice_error
-from crosszone.extras import install_command
-from crosszone.inputs.document import scalar
+from crosszone.extras import format_install_command
+from crosszone.inputs.document import parse_scalar
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
 from crosszone.plan.candidates import compute_objective
@@ -108,7 +108,7 @@ def read_axis(text: str) -> SweepAxis:
     steps_of(field)
     if ":" not in range_text:
         parts = [part.strip() for part in range_text.split(",")]
-        values = [scalar(part) for part in parts]
+        values = [parse_scalar(part) for part in parts]
         if not all(parts) or any(value is None for value in values):
             raise _refuse_axis(text)
         if len(values) > MOST_VALUES:
@@ -117,7 +117,7 @@ def read_axis(text: str) -> SweepAxis:
     form = _RANGE.fullmatch(range_text)
     if form is None:
         raise _refuse_axis(text)
-    low, high, count = scalar(form["low"].strip()), scalar(form["high"].strip()), int(form["count"])
+    low, high, count = parse_scalar(form["low"].strip()), parse_scalar(form["high"].strip()), int(form["count"])
     if any(isinstance(end, bool) or not isinstance(end, int | float) for end in (low, high)):
         raise _refuse_axis(text)
     if count > MOST_VALUES:
@@ -610,5 +610,5 @@ def _import_ray() -> Any:
     try:
         return import_module("ray")
     except ImportError as error:
-        command = install_command("ray")
+        command = format_install_command("ray")
         raise InputError(Notice(code="ray_missing", field="on", value=RAY, params={"command": command})) from error

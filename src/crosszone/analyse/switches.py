@@ -20,7 +20,7 @@ import numpy as np
 
 from crosszone.cost.memory import GIB
 from crosszone.errors import IllegalError, InvalidError, Notice, build_choice_error
-from crosszone.inputs.document import scalar
+from crosszone.inputs.document import parse_scalar
 from crosszone.inputs.job import state_bytes
 from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Name, Value, parse
@@ -158,7 +158,7 @@ def read_switch(text: str) -> tuple[str, Any]:
     if not equals or not value:
         raise InvalidError(Notice(code="switch_malformed", field="--switch", value=text))
     switch = switch_named(name)
-    return name, value if switch.takes == "one" else scalar(value)
+    return name, value if switch.takes == "one" else parse_scalar(value)
 
 
 def changes_of(name: str, value: Any, base: Predictor) -> dict[str, Any]:
@@ -304,7 +304,7 @@ def _set_accumulation(switch: Switch, value: Any, base: Predictor) -> dict[str, 
     """At a fixed micro-batch more of them make a larger global batch; replicas with shares of their own keep them."""
     s, counts = base.strategy, base.strategy.replica_micro_batches
     if isinstance(value, str) and value.startswith(TIMES):
-        factor = int(_check_number(switch, scalar(value[1:])))
+        factor = int(_check_number(switch, parse_scalar(value[1:])))
         shares = {"strategy.replica_micro_batches": [factor * count for count in counts]} if counts else {}
         return {"job.global_batch": factor * base.case.job.global_batch, **shares}
     equal = {"strategy.replica_micro_batches": None} if counts else {}
@@ -320,7 +320,7 @@ def _set_state_sharding(base: Predictor) -> dict[str, Any]:
 def _set_compression(switch: Switch, value: Any, base: Predictor) -> dict[str, Any]:
     kind, _, rank = str(value).partition(":")
     _find_choice(switch, kind)
-    read = scalar(rank) if rank else None
+    read = parse_scalar(rank) if rank else None
     if (kind == "powersgd") != isinstance(read, int) or isinstance(read, bool):
         raise InvalidError(Notice(code="switch_powersgd", field=switch.name, value=value))
     fields_set = {f"{TALK}.compression": kind}

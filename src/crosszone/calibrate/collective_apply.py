@@ -42,7 +42,7 @@ from crosszone.cost.tiers import BYTES_PER_S_PER_GB_PER_S, figure, link_figures
 from crosszone.errors import InvalidError, Notice, build_choice_error
 from crosszone.inputs.cluster import Cluster, NodeGroup
 from crosszone.inputs.document import parse_document
-from crosszone.inputs.edit_text import edited_text
+from crosszone.inputs.edit_text import edit_yaml
 from crosszone.inputs.links import link_notices
 from crosszone.inputs.scenario import read_scenario, upgraded
 
@@ -143,7 +143,7 @@ def apply_link_figures(
         )
     if not edit.changes:
         raise InvalidError(Notice(code="links_nothing", value=file, params={"zones": names}), *edit.notices)
-    changed = edited_text(text, edit.fields)
+    changed = edit_yaml(text, edit.fields)
     scenario = read_scenario(parse_document(changed, output or file)).scenario
     warnings = [notice for notice in link_notices(scenario.cluster, scenario.links) if notice.code in LINK_WARNINGS]
     return ScenarioWithLinks(text=changed, changes=tuple(edit.changes), notices=(*edit.notices, *warnings))

@@ -529,7 +529,7 @@ def parse_samples(
         try:
             sample = _parse_sample(line, row, flag)
         except _CollectiveRowError as error:
-            notices.add(error.notice.at(file, line))
+            notices.add(error.notice.with_place(file, line))
             continue
         if sample is None or (flag and not (keep_noisy and flag == NOISY_FLAG)):
             flagged[flag or FAILED_FLAG] += 1
@@ -560,7 +560,9 @@ def _read_rows(text: str, file: str) -> Iterator[tuple[int, dict[str, str]]]:
                 raise InvalidError(Notice(code="too_many_rows", params={"limit": MOST_ROWS}, file=file, line=line))
             if len(cells) != len(columns):
                 params = {"row": line, "columns": len(columns)}
-                raise InvalidError(Notice(code="collective_cells", value=len(cells), params=params).at(file, line))
+                raise InvalidError(
+                    Notice(code="collective_cells", value=len(cells), params=params).with_place(file, line)
+                )
             yield line, dict(zip(columns, (cell.strip() for cell in cells), strict=True))
     except csv.Error as error:
         raise FileError(Notice(code="runs_not_csv", value=file, params={"reason": str(error)})) from None

@@ -386,7 +386,7 @@ def decode_rank(
 
 
 def _build_notices(events: Events, work: TimedWork, group_rows: Sequence[Mapping[str, Any]], file: str) -> list[Notice]:
-    notices = [*events.notices, *(notice.at(file, None) for notice in work.notices)]
+    notices = [*events.notices, *(notice.with_place(file, None) for notice in work.notices)]
     guessed = [f"{row['group']}: {row['way']}" for row in group_rows if row["known_by"] == "use"]
     if guessed:
         params = {"groups": guessed}

@@ -492,7 +492,7 @@ class _EventGatherer:
             notice = Notice(
                 code=code, field=f"{EVENTS}[{gathered.count - 1}]", value=value, params=event_params, level="warning"
             )
-            gathered.notices.append(notice.at(self.file, None))
+            gathered.notices.append(notice.with_place(self.file, None))
 
 
 def gather(members: Iterable[tuple[str, Any]], file: str = "<file>") -> Events:

@@ -39,7 +39,7 @@ from crosszone.calibrate.training_log import (
 )
 from crosszone.calibrate.user_files import MAX_BYTES, check_head
 from crosszone.errors import FileError, Notice, build_choice_error
-from crosszone.inputs.python_source import literal
+from crosszone.inputs.python_source import parse_literal
 
 # Numbers have at most 12 digits in all patterns: int() or backtracking over a line of 20,000 digits would take seconds.
 MEGATRON = "megatron"
@@ -110,7 +110,7 @@ def read_megatron(lines: Lines, context: LogContext) -> Log:
         (other_batch, first_line), *_ = line_by_other_batch.items()
         params = {"line": first_line, "batch": context.global_batch}
         notice = Notice(code="log_batch", field="job.global_batch", value=other_batch, params=params)
-        raise FileError(notice.at(context.file, first_line))
+        raise FileError(notice.with_place(context.file, first_line))
     return Log(
         format=MEGATRON, steps=tuple(steps), memory_gib=memory or None, memory_kind="allocated" if memory else ""
     )
@@ -377,9 +377,9 @@ def _find_state_summary(state: dict[str, Any], context: LogContext) -> LogStep |
 
 def _parse_entry(text: str) -> dict[str, Any]:
     """A summary as it was printed: Python's or JSON's way; {} where it is neither."""
-    for reader in (literal, json.loads):
+    for reader in (parse_literal, json.loads):
         try:
-            entry = reader(text.replace("nan", "'nan'") if reader is literal else text)
+            entry = reader(text.replace("nan", "'nan'") if reader is parse_literal else text)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
         if isinstance(entry, dict):

@@ -546,7 +546,7 @@ def _read_table(path: Path, sample_rows: _SampleRows) -> None:
             try:
                 (_read_model_row if has_model_columns else _read_kernel_row)(cells, sample_rows)
             except InputError as error:
-                mistakes += [notice.at(name, reader.line_num) for notice in error.notices]
+                mistakes += [notice.with_place(name, reader.line_num) for notice in error.notices]
             if len(mistakes) >= MOST_MISTAKES:
                 break
     except csv.Error as error:

@@ -200,7 +200,7 @@ def _read_own_trace(data: bytes, file: str, name: str | None, iteration: str | i
     try:
         measured = read_measured(data)
     except InputError as error:
-        raise type(error)(*(notice.at(file, notice.line) for notice in error.notices)) from None
+        raise type(error)(*(notice.with_place(file, notice.line) for notice in error.notices)) from None
     document = _build_document(data, measured)
     meta = document.get("meta") or {}
     return ImportedRun.from_measured(

@@ -165,7 +165,7 @@ def check_batch(batch: float, line: int, context: LogContext, *, slack: float = 
     if math.isfinite(batch) and abs(batch - context.global_batch) > slack:
         params = {"line": line, "batch": context.global_batch}
         notice = Notice(code="log_batch", field="job.global_batch", value=round(batch, 1), params=params)
-        raise FileError(notice.at(context.file, line))
+        raise FileError(notice.with_place(context.file, line))
 
 
 # Steps at the beginning that take more than this times the median of the second half are warm-up.

@@ -27,7 +27,7 @@ from crosszone.cli.output import (
     print_notices,
     write_file,
 )
-from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError, build_choice_error, near
+from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError, build_choice_error, find_close_names
 from crosszone.text.figures import format_amount, format_digits
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ def predict_operator(
     if not fits:
         name = " ".join(word for word in (op, dtype, which) if word)
         known_operators = sorted(profile.operators)
-        params_ = {"gpu": profile.gpu, "known": known_operators, "nearest": near(name, known_operators)}
+        params_ = {"gpu": profile.gpu, "known": known_operators, "nearest": find_close_names(name, known_operators)}
         code = "operator_not_fitted_near" if params_["nearest"] else "operator_not_fitted"
         raise UnknownNameError(Notice(code=code, field="op", value=name, params=params_))
     times = [profile.predict(item.op, sizes, dtype=item.dtype, which=item.which, mode=mode) for item in fits]

@@ -50,14 +50,14 @@ def open_service(store: str | None) -> Iterator[Service]:
 def parse_assignments(lines: Sequence[str] | None, option: str = "--set") -> dict[str, Any]:
     """`FIELD=VALUE` lines as fields, values as YAML would read them."""
     # `8` is a number and `null` nothing, as in a file
-    from crosszone.inputs.document import scalar
+    from crosszone.inputs.document import parse_scalar
 
     fields: dict[str, Any] = {}
     for line in lines or ():
         name, equals, value = line.partition("=")
         if not equals or not name.strip():
             raise InvalidError(Notice(code="assignment_malformed", field=option, value=line))
-        fields[name.strip()] = scalar(value.strip())
+        fields[name.strip()] = parse_scalar(value.strip())
     return fields
 
 

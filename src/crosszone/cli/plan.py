@@ -147,7 +147,7 @@ def _read(file: str, pins: Sequence[str]) -> Loaded:
         loaded = read_scenario(merged)
     except InputError as error:
         raise type(error)(*(_place_at_pin(notice, pins) for notice in error.notices)) from None
-    return loaded._replace(notices=[*map(document.placed, notices), *loaded.notices])
+    return loaded._replace(notices=[*map(document.place_notice, notices), *loaded.notices])
 
 
 def _place_at_pin(notice: Notice, pins: Sequence[str]) -> Notice:
@@ -155,13 +155,13 @@ def _place_at_pin(notice: Notice, pins: Sequence[str]) -> Notice:
     for pin in pins:
         field = f"strategy.{pin.partition('=')[0].strip()}"
         if notice.field == field or notice.field.startswith((f"{field}.", f"{field}[")):
-            return notice.at(f"--pin {pin}", None)
+            return notice.with_place(f"--pin {pin}", None)
     return notice
 
 
 def _place_at_option(notice: Notice) -> Notice:
     """The notice at the option of this command that it is about, if it is about one: no line of the file has it."""
-    return notice.at(f"--{notice.field}", None) if notice.field in OPTIONS else notice
+    return notice.with_place(f"--{notice.field}", None) if notice.field in OPTIONS else notice
 
 
 def _search(loaded: Loaded, pins: Sequence[str], **options: Any) -> Plans:
@@ -172,5 +172,5 @@ def _search(loaded: Loaded, pins: Sequence[str], **options: Any) -> Plans:
             return plan_loaded(loaded, get_language(), progress=progress, **options)
     except InputError as error:
         raise type(error)(
-            *(loaded.document.placed(_place_at_pin(_place_at_option(notice), pins)) for notice in error.notices)
+            *(loaded.document.place_notice(_place_at_pin(_place_at_option(notice), pins)) for notice in error.notices)
         ) from None

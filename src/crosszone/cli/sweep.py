@@ -78,7 +78,7 @@ def sweep(
             )
     except InputError as error:
         # the search knows fields; the line of the file each stands in is known here
-        raise type(error)(*map(loaded.document.placed, error.notices)) from None
+        raise type(error)(*map(loaded.document.place_notice, error.notices)) from None
     if csv is not None:
         write_file(Path(csv), outcome.to_csv(), force)
     if png is not None:

@@ -398,7 +398,7 @@ def _read_request_file(argument: str | None, option: str | None) -> tuple[Any, d
         return None, {}
     document = read_document(file)
     if not isinstance(document.value, dict):
-        raise InvalidError(document.placed(Notice(code="must_be_mapping", field="", value=document.value)))
+        raise InvalidError(document.place_notice(Notice(code="must_be_mapping", field="", value=document.value)))
     return document, deepcopy(document.value)
 
 

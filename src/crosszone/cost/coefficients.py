@@ -23,7 +23,7 @@ from crosszone.cost.columns import Numbers
 from crosszone.cost.record import named
 from crosszone.inputs.document import Document
 from crosszone.inputs.shipped import read_shipped
-from crosszone.inputs.value import Flag, Name, NotNegative, Positive, Value, nearest, parse, refuse
+from crosszone.inputs.value import Flag, Name, NotNegative, Positive, Value, find_nearest_names, parse, refuse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +164,9 @@ def known_fields(coefficients: dict[str, Coefficient]) -> dict[str, Coefficient]
     """The same; a name that is no coefficient is refused."""
     for key in coefficients:
         if key not in FIELDS:
-            raise refuse("unknown_key", key, at=(key,), known=sorted(FIELDS), nearest=nearest(key, FIELDS)[:1])
+            raise refuse(
+                "unknown_key", key, at=(key,), known=sorted(FIELDS), nearest=find_nearest_names(key, FIELDS)[:1]
+            )
     return coefficients
 
 

@@ -10,7 +10,7 @@ from crosszone.cost.coefficients import COMMON, band_factors
 from crosszone.cost.memory import memory_profiles
 from crosszone.cost.profile import Profiles
 from crosszone.errors import Notice, UnknownNameError
-from crosszone.inputs.value import Value, nearest
+from crosszone.inputs.value import Value, find_nearest_names
 
 # Units of coefficients that are neither seconds (`_s`) nor a ratio.
 UNITS = {
@@ -104,7 +104,7 @@ def described_profile(name: str) -> ProfileDescription:
     """The home of that name; `UnknownNameError` names the nearest ones."""
     by_name = {profile.name: profile for profile in described_profiles()}
     if name not in by_name:
-        params = {"nearest": nearest(name, by_name)}
+        params = {"nearest": find_nearest_names(name, by_name)}
         raise UnknownNameError(Notice(code="profile_unknown", field="name", value=name, params=params))
     return by_name[name]
 

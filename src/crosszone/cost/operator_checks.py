@@ -29,7 +29,7 @@ from crosszone.cost.layer import (
 from crosszone.cost.operator_forms import DTYPE_BYTES, Floats
 from crosszone.inputs.flops import tokens_seen
 from crosszone.inputs.gpu import Gpu
-from crosszone.inputs.value import Count, Name, NotNegative, Positive, Value, nearest, refuse
+from crosszone.inputs.value import Count, Name, NotNegative, Positive, Value, find_nearest_names, refuse
 
 # Operators that the step has a formula for, with the sizes it reads. Norms and other elementwise operators have
 # none: a layer counts their traffic together.
@@ -94,7 +94,7 @@ class CheckTable(Value):
                     name_in_table,
                     at=(name,),
                     allowed=allowed,
-                    nearest=nearest(name_in_table, allowed)[:1],
+                    nearest=find_nearest_names(name_in_table, allowed)[:1],
                 )
         for name in FORMULA_DIMS[self.op]:
             if len(self.sizes.get(name, ())) != len(self.time_us):

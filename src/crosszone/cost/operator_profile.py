@@ -37,7 +37,7 @@ from crosszone.cost.operator_forms import (
 from crosszone.errors import InvalidError, Notice, UnknownNameError
 from crosszone.inputs.document import Document, read_document
 from crosszone.inputs.shipped import read_shipped
-from crosszone.inputs.value import Count, Name, NotNegative, Value, nearest, parse, refuse
+from crosszone.inputs.value import Count, Name, NotNegative, Value, find_nearest_names, parse, refuse
 
 MOST_CORRECTION = 0.7  # A correction changes the logarithm of a time by no more than this (a factor of 2)
 USUAL_MODE = "eager"
@@ -186,7 +186,9 @@ class OperatorFit(Value):
     @classmethod
     def _check_name(cls, name: str) -> str:
         if name not in FAMILIES:
-            raise refuse("operator_unknown", name, known=sorted(FAMILIES), nearest=nearest(name, FAMILIES)[:1])
+            raise refuse(
+                "operator_unknown", name, known=sorted(FAMILIES), nearest=find_nearest_names(name, FAMILIES)[:1]
+            )
         return name
 
     @model_validator(mode="after")
@@ -197,7 +199,9 @@ class OperatorFit(Value):
             ("which", self.which, list_passes(self.op)),
         ):
             if value not in allowed:
-                raise refuse("not_one_of", value, at=(name,), allowed=allowed, nearest=nearest(value, allowed)[0])
+                raise refuse(
+                    "not_one_of", value, at=(name,), allowed=allowed, nearest=find_nearest_names(value, allowed)[0]
+                )
         ones = {name: np.ones(1) for name in DIMS[self.op]}
         form = self.op, self.which, ones, DTYPE_BYTES[self.dtype], 1
         _check_among("coefficients", self.coefficients, build_basis_terms(*form))
@@ -323,7 +327,11 @@ class OperatorProfile(Value):
         """The fit of an operator; `UnknownNameError` names those there are."""
         name = build_fit_key(op, dtype, which, mode)
         if name not in self.operators:
-            params = {"gpu": self.gpu, "known": sorted(self.operators), "nearest": nearest(name, self.operators)[:3]}
+            params = {
+                "gpu": self.gpu,
+                "known": sorted(self.operators),
+                "nearest": find_nearest_names(name, self.operators)[:3],
+            }
             raise UnknownNameError(Notice(code="operator_not_fitted", field="op", value=name, params=params))
         return self.operators[name]
 
@@ -362,7 +370,9 @@ def _check_among(field: str, names: Iterable[str], allowed: Iterable[str]) -> No
     for name in names:
         if name not in allowed:
             at = (*field.split("."), name) if isinstance(names, Mapping) else tuple(field.split("."))
-            raise refuse("unknown_key", name, at=at, known=sorted(allowed), nearest=nearest(name, allowed)[:1])
+            raise refuse(
+                "unknown_key", name, at=at, known=sorted(allowed), nearest=find_nearest_names(name, allowed)[:1]
+            )
 
 
 def build_fit_key(op: str, dtype: str, which: str, mode: str = USUAL_MODE) -> str:

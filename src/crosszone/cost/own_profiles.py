@@ -23,7 +23,7 @@ from pydantic import Field, field_validator
 
 from crosszone.cost.coefficients import Coefficient, known_fields
 from crosszone.cost.measured_links import MeasuredCollective
-from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError, near
+from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError, find_close_names
 from crosszone.inputs.catalogue.entries import home
 from crosszone.inputs.catalogue.own import replace_file, unwritable
 from crosszone.inputs.document import Document, dump_yaml, parse_document, read_document
@@ -285,7 +285,7 @@ def _find_path(name: str) -> Path:
     """Where the profile of a name is kept, readable or not; `UnknownNameError` names the nearest ones."""
     if not is_kept(name):
         names = [path.stem for path in sorted(folder().glob("*.yaml"))]
-        params = {"known": names, "nearest": near(name, names)}
+        params = {"known": names, "nearest": find_close_names(name, names)}
         code = "own_profile_unknown_near" if params["nearest"] else "own_profile_unknown"
         raise UnknownNameError(Notice(code=code, field="profile", value=name, params=params))
     return folder() / f"{name}.yaml"
@@ -293,7 +293,7 @@ def _find_path(name: str) -> Path:
 
 def _check_profile(document: Document) -> OwnProfile:
     if not isinstance(document.value, Mapping):
-        raise InvalidError(document.placed(Notice(code="must_be_mapping", field="profile", value=document.value)))
+        raise InvalidError(document.place_notice(Notice(code="must_be_mapping", field="profile", value=document.value)))
     return parse(OwnProfile, document.value, document)
 
 

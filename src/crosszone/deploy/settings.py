@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, Strict
 
 from crosszone.errors import InvalidError, Notice
-from crosszone.inputs.document import scalar
+from crosszone.inputs.document import parse_scalar
 from crosszone.inputs.value import Count, Flag, Name, NotNegative, Positive, Value
 
 Port = Annotated[int, Strict(), Field(ge=1, le=65_535)]
@@ -109,7 +109,7 @@ class LaunchSettings(Value):
 def _set_field(fields: dict[str, Any], name: str, text: str) -> None:
     outer_name, dot, inner_name = name.partition(".")
     text_settings = {"partitions", "zone_labels", "infra", *_TEXT_SETTINGS}
-    value = text if outer_name in text_settings else scalar(text)
+    value = text if outer_name in text_settings else parse_scalar(text)
     if not dot:
         fields[outer_name] = value
         return

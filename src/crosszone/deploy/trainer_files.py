@@ -14,7 +14,7 @@ from typing import Any
 
 from crosszone.deploy.frameworks import get_wire_compression, load_framework
 from crosszone.deploy.launch import Launch
-from crosszone.inputs.python_source import parsed
+from crosszone.inputs.python_source import parse_source
 from crosszone.predict.batch import list_virtual_stage_layers
 
 # The program of each framework; Megatron-LM has one of its own.
@@ -48,7 +48,7 @@ def collect_trainer_files(framework: str) -> dict[str, str]:
 def _collect_imports(name: str, collected: set[str]) -> set[str]:
     """Shipped files that a file imports, directly or not."""
     folder = files("crosszone.deploy.trainer")
-    for node in ast.walk(parsed(read_trainer_file(name))):
+    for node in ast.walk(parse_source(read_trainer_file(name))):
         modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             modules = [node.module]

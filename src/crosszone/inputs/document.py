@@ -18,7 +18,7 @@ import yaml
 
 from crosszone.errors import FileError, Notice
 
-# Bounds for files of people who are not known; 100 zones with a link for every pair are some 30,000 values.
+# Bounds for files from anyone, as a server gets them; 100 zones with a link for every pair are some 30,000 values.
 MAX_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 64
 MAX_VALUES = 200_000
@@ -51,18 +51,18 @@ class Document:
     file: str = ""
     lines: Mapping[FieldPath, int] = field(default_factory=dict)
 
-    def line(self, path: FieldPath) -> int | None:
-        """The line of a field, or of the nearest field around it."""
+    def find_line(self, path: FieldPath) -> int | None:
+        """The line of a field, or of the closest enclosing field that has one."""
         for length in range(len(path), -1, -1):
             if path[:length] in self.lines:
                 return self.lines[path[:length]]
         return None
 
-    def placed(self, notice: Notice) -> Notice:
-        """The notice with this file and the line of its field, unless it already knows its place."""
+    def place_notice(self, notice: Notice) -> Notice:
+        """The notice with this file and the line of its field, unless it already has a place."""
         if notice.file is not None or not self.file:
             return notice
-        return notice.at(self.file, self.line(field_path(notice.field)))
+        return notice.with_place(self.file, self.find_line(parse_field_path(notice.field)))
 
 
 def read_document(path: str | Path) -> Document:
@@ -85,7 +85,7 @@ def read_text(path: str | Path) -> str:
         reason = getattr(error, "strerror", None) or str(error)
         raise FileError(Notice(code="file_unreadable", value=name, params={"reason": reason}, file=name)) from None
     if len(data) > MAX_BYTES:
-        raise _too_large(name)
+        raise _build_too_large_error(name)
     try:
         # -sig: editors on Windows put a byte order mark first
         return data.decode("utf-8-sig")
@@ -94,7 +94,7 @@ def read_text(path: str | Path) -> str:
         raise FileError(Notice(code="file_not_utf8", value=name, file=name, line=line)) from None
 
 
-def _too_large(name: str) -> FileError:
+def _build_too_large_error(name: str) -> FileError:
     return FileError(Notice(code="file_too_large", value=name, params={"limit_mib": MAX_BYTES // 2**20}, file=name))
 
 
@@ -102,11 +102,11 @@ def parse_document(text: str, file: str = "<text>") -> Document:
     """Parse YAML text."""
     # "replace": a lone surrogate has no UTF-8; the parser says so below, with its place
     if len(text.encode("utf-8", "replace")) > MAX_BYTES:
-        raise _too_large(file)
+        raise _build_too_large_error(file)
     builder = _Builder(file)
     try:
-        for event in yaml.parse(_joined(text), Loader=_Loader):
-            builder.take(event)
+        for event in yaml.parse(_join_surrogates(text), Loader=_Loader):
+            builder.add_event(event)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         params = {"reason": error.problem or error.context or "syntax"}
@@ -118,12 +118,12 @@ def parse_document(text: str, file: str = "<text>") -> Document:
     except (yaml.YAMLError, UnicodeEncodeError) as error:
         reason = getattr(error, "reason", None) or str(error)
         raise FileError(Notice(code="file_not_yaml", params={"reason": reason}, file=file)) from None
-    return Document(builder.result(), file, builder.lines)
+    return Document(builder.root, file, builder.lines)
 
 
-def text_nodes(text: str) -> tuple[str, Any]:
-    """A text that parses, and its nodes with their places in it; the text may differ in how characters are escaped."""
-    joined = _joined(text)
+def compose_nodes(text: str) -> tuple[str, Any]:
+    """A text equal to the given one except for escaped characters, and its nodes with their places in it."""
+    joined = _join_surrogates(text)
     return joined, yaml.compose(joined, Loader=_Loader)
 
 
@@ -140,17 +140,17 @@ def dump_json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _joined(text: str) -> str:
+def _join_surrogates(text: str) -> str:
     """JSON text with escaped surrogate pairs, which YAML does not know, as the characters they stand for."""
 
-    def character(match: re.Match[str]) -> str:
+    def decode_pair(match: re.Match[str]) -> str:
         high, low = int(match[1], 16), int(match[2], 16)
         return chr(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00))
 
-    return re.sub(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", character, text, flags=re.IGNORECASE)
+    return re.sub(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", decode_pair, text, flags=re.IGNORECASE)
 
 
-def scalar(text: str) -> Any:
+def parse_scalar(text: str) -> Any:
     """The value of an unquoted scalar."""
     if text in _WORDS:
         return _WORDS[text]
@@ -161,7 +161,7 @@ def scalar(text: str) -> Any:
     return text
 
 
-def field_text(path: FieldPath) -> str:
+def format_field_path(path: FieldPath) -> str:
     """`("zones", 0, "name")` as `zones[0].name`."""
     parts: list[str] = []
     for step in path:
@@ -172,7 +172,7 @@ def field_text(path: FieldPath) -> str:
     return "".join(parts)
 
 
-def field_path(text: str) -> FieldPath:
+def parse_field_path(text: str) -> FieldPath:
     """`zones[0].name` as `("zones", 0, "name")`."""
     steps = re.findall(r"\[(\d+)\]|([^.\[\]]+)", text)
     return tuple(int(index) if index else key for index, key in steps)
@@ -197,70 +197,67 @@ class _Builder:
         self.lines: dict[FieldPath, int] = {}
         self._stack: list[_Open] = []
         self._anchors: dict[str, tuple[Any, int]] = {}
-        self._root: list[Any] = []
+        self.root: Any = None  # of an empty text
         self._documents = 0
 
-    def result(self) -> Any:
-        return self._root[0] if self._root else None
-
-    def take(self, event: Any) -> None:
+    def add_event(self, event: Any) -> None:
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
             anchor = str(event.anchor)
             if anchor not in self._anchors:
-                self._fail("yaml_alias", line, anchor=anchor)
+                self._raise_error("yaml_alias", line, anchor=anchor)
             self._add(*self._anchors[anchor], line)
         elif isinstance(event, yaml.ScalarEvent):
-            self._scalar(event, line)
+            self._add_scalar(event, line)
         elif isinstance(event, yaml.CollectionStartEvent):
-            self._open(event, line)
+            self._open_collection(event, line)
         elif isinstance(event, yaml.CollectionEndEvent):
-            done = self._stack.pop()
-            if done.anchor:
-                self._anchors[done.anchor] = (done.container, done.size)
+            closed = self._stack.pop()
+            if closed.anchor:
+                self._anchors[closed.anchor] = (closed.container, closed.size)
             if self._stack:
-                self._grow(self._stack[-1], done.size - 1, line)
+                self._add_size(self._stack[-1], closed.size - 1, line)
         elif isinstance(event, yaml.DocumentStartEvent):
             self._documents += 1
             if self._documents > 1:
-                self._fail("yaml_two_documents", line)
+                self._raise_error("yaml_two_documents", line)
 
-    def _scalar(self, event: yaml.ScalarEvent, line: int) -> None:
+    def _add_scalar(self, event: yaml.ScalarEvent, line: int) -> None:
         if event.tag not in (None, "!", "tag:yaml.org,2002:str"):
-            self._fail("yaml_tag", line, tag=event.tag)
+            self._raise_error("yaml_tag", line, tag=event.tag)
         # implicit[0]: neither quoted nor tagged; what stands in quotes stays text
-        value = scalar(event.value) if event.implicit[0] and event.tag is None else event.value
+        value = parse_scalar(event.value) if event.implicit[0] and event.tag is None else event.value
         if self._stack and isinstance(self._stack[-1].container, dict) and self._stack[-1].key is None:
-            self._name(event.value, line)
+            self._set_key(event.value, line)
             return
         if event.anchor:
             self._anchors[event.anchor] = (value, 1)
         self._add(value, 1, line)
 
-    def _name(self, key: str, line: int) -> None:
+    def _set_key(self, key: str, line: int) -> None:
         top = self._stack[-1]
         if key in top.container:
             first = self.lines.get((*top.path, key))
-            path = field_text((*top.path, key))
+            path = format_field_path((*top.path, key))
             raise FileError(
                 Notice(code="duplicate_key", field=path, value=key, params={"first": first}, file=self.file, line=line)
             )
         top.key = key
         self.lines[(*top.path, key)] = line
 
-    def _open(self, event: Any, line: int) -> None:
+    def _open_collection(self, event: Any, line: int) -> None:
         if event.tag not in (None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
-            self._fail("yaml_tag", line, tag=event.tag)
+            self._raise_error("yaml_tag", line, tag=event.tag)
         if len(self._stack) >= MAX_DEPTH:
-            self._fail("yaml_too_deep", line, limit=MAX_DEPTH)
+            self._raise_error("yaml_too_deep", line, limit=MAX_DEPTH)
         if self._stack and isinstance(self._stack[-1].container, dict) and self._stack[-1].key is None:
-            self._fail("yaml_key", line)
+            self._raise_error("yaml_key", line)
         container: Any = {} if isinstance(event, yaml.MappingStartEvent) else []
-        path = self._next_path()
+        path = self._build_next_path()
         self._add(container, 1, line)
         self._stack.append(_Open(container, path, event.anchor))
 
-    def _next_path(self) -> FieldPath:
+    def _build_next_path(self) -> FieldPath:
         if not self._stack:
             return ()
         top = self._stack[-1]
@@ -268,27 +265,27 @@ class _Builder:
 
     def _add(self, value: Any, size: int, line: int) -> None:
         if not self._stack:
-            self._root.append(value)
+            self.root = value
             self.lines[()] = line
             return
         top = self._stack[-1]
         if isinstance(top.container, dict):
             if top.key is None:
-                self._fail("yaml_key", line)
+                self._raise_error("yaml_key", line)
             top.container[top.key] = value
             top.key = None
         else:
             self.lines[(*top.path, len(top.container))] = line
             top.container.append(value)
-        self._grow(top, size, line)
+        self._add_size(top, size, line)
 
-    def _grow(self, top: _Open, size: int, line: int) -> None:
+    def _add_size(self, top: _Open, size: int, line: int) -> None:
         top.size += size
         # all open frames: a container's size reaches the one around it only when it is closed
         if sum(frame.size for frame in self._stack) > MAX_VALUES:
-            self._fail("yaml_too_many", line, limit=MAX_VALUES)
+            self._raise_error("yaml_too_many", line, limit=MAX_VALUES)
 
-    def _fail(self, code: str, line: int, **params: Any) -> None:
+    def _raise_error(self, code: str, line: int, **params: Any) -> None:
         raise FileError(Notice(code=code, params=params, file=self.file, line=line))
 
 
@@ -301,7 +298,7 @@ class _YamlWriter(_Dumper):  # type: ignore[misc]
 
 
 def _write_str(writer: Any, value: str) -> Any:
-    style = None if isinstance(scalar(value), str) else "'"
+    style = None if isinstance(parse_scalar(value), str) else "'"
     return writer.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 

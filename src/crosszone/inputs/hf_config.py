@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from crosszone.errors import InputError, InvalidError, Notice
-from crosszone.inputs.document import Document, FieldPath, field_text, read_document
+from crosszone.inputs.document import Document, FieldPath, format_field_path, read_document
 from crosszone.inputs.model import GATED, Model
-from crosszone.inputs.value import nearest, parse
+from crosszone.inputs.value import find_nearest_names, parse
 
 Fields: TypeAlias = dict[str, Any]
 _LLAMA_BIAS = {"attention_bias": ("qkv", "out"), "mlp_bias": ("mlp",)}
@@ -101,8 +101,8 @@ class Config:
     def placed(self, notice: Notice, key: str) -> Notice:
         """The notice with a key of this configuration as its field, and the line of it."""
         path = (*self.at, self.spelling(key)) if key else self.at
-        located = replace(notice, field=field_text(path) or notice.field)
-        return located.at(self.document.file, self.document.line(path)) if self.document else located
+        located = replace(notice, field=format_field_path(path) or notice.field)
+        return located.with_place(self.document.file, self.document.find_line(path)) if self.document else located
 
     def wrong(self, code: str, key: str, value: Any = None, /, **params: Any) -> InvalidError:
         """The error that a key of this configuration cannot have its value."""
@@ -184,7 +184,7 @@ def _activation(config: Config, fields: Fields) -> None:
     key, table = config.rules.keys["activation"], _GATED if config.rules.activation in GATED else _PLAIN
     name = config.get(key)
     if not isinstance(name, str) or name not in table:
-        close = nearest(str(name)[:100], table)[:1] or sorted(table)[:1]
+        close = find_nearest_names(str(name)[:100], table)[:1] or sorted(table)[:1]
         raise config.wrong("not_one_of", key, name, allowed=sorted(table), nearest=close)
     fields["activation"] = table[name]
 

@@ -15,13 +15,13 @@ from typing import Any
 _one_at_a_time = threading.Lock()
 
 
-def parsed(source: str, mode: str = "exec") -> Any:
+def parse_source(source: str, mode: str = "exec") -> Any:
     """The tree, as `ast.parse` gives it."""
     with _one_at_a_time:
         return ast.parse(source, mode=mode)
 
 
-def literal(source: str) -> Any:
+def parse_literal(source: str) -> Any:
     """The value of a literal, as `ast.literal_eval` gives it."""
     with _one_at_a_time:
         return ast.literal_eval(source)

@@ -27,7 +27,17 @@ from crosszone.inputs.parameters import parameters
 from crosszone.inputs.placement import Placement, tp_room
 from crosszone.inputs.rules import Case
 from crosszone.inputs.strategy import Strategy
-from crosszone.inputs.value import LIKE_FORM, NAME_FORM, Name, OtherForms, Value, nearest, parse, refuse, refuse_as
+from crosszone.inputs.value import (
+    LIKE_FORM,
+    NAME_FORM,
+    Name,
+    OtherForms,
+    Value,
+    find_nearest_names,
+    parse,
+    refuse,
+    refuse_as,
+)
 
 VERSION: Literal[1] = 1
 
@@ -41,7 +51,7 @@ def upgraded(document: Document) -> tuple[Fields, list[Notice]]:
     version = 0 if "gpusPerRegion" in fields else fields.get("version", VERSION)
     if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version <= VERSION:
         notice = Notice(code="version_unknown", field="version", value=version, params={"newest": VERSION})
-        raise InvalidError(notice.at(document.file or None, document.line(("version",))))
+        raise InvalidError(notice.with_place(document.file or None, document.find_line(("version",))))
     notices: list[Notice] = []
     for step in range(version, VERSION):
         fields = UPGRADES[step](fields, notices, document)
@@ -56,13 +66,15 @@ def _from_prototype(old: Fields, notices: list[Notice], document: Document) -> F
     def refuse(code: str, key: str, /, **params: Any) -> InvalidError:
         value = key if code == "unknown_key" else old.get(key)
         notice = Notice(code=code, field=key, value=value, params=params)
-        return InvalidError(notice.at(document.file or None, document.line((key,))))
+        return InvalidError(notice.with_place(document.file or None, document.find_line((key,))))
 
     if "gpusPerRegion" not in old:
         raise refuse("missing_key", "gpusPerRegion", key="gpusPerRegion")
     for key in old:
         if key not in PROTOTYPE_KEYS:
-            raise refuse("unknown_key", key, nearest=nearest(key, PROTOTYPE_KEYS)[:1] or list(PROTOTYPE_KEYS))
+            raise refuse(
+                "unknown_key", key, nearest=find_nearest_names(key, PROTOTYPE_KEYS)[:1] or list(PROTOTYPE_KEYS)
+            )
     gpus = old["gpusPerRegion"]
     if not isinstance(gpus, list):
         raise refuse("must_be_list", "gpusPerRegion")
@@ -207,7 +219,9 @@ def read_scenario(source: Source, entries: Catalogue | None = None) -> Loaded:
     """Read a scenario and say what was decided on the way."""
     document = _read_document(source)
     if not isinstance(document.value, Mapping):
-        raise InvalidError(Notice(code="scenario_not_mapping", value=document.value).at(document.file or None, 1))
+        raise InvalidError(
+            Notice(code="scenario_not_mapping", value=document.value).with_place(document.file or None, 1)
+        )
     value, notices = upgraded(document)
     # a text or standard input (`<text>`, `<stdin>`) is in no folder: its relative paths begin where the program runs
     folder = Path(document.file).parent if document.file and not document.file.startswith("<") else Path()
@@ -217,8 +231,8 @@ def read_scenario(source: Source, entries: Catalogue | None = None) -> Loaded:
         # worked out at once: a pair without any RTT is refused with its line, not in the middle of a prediction
         _ = scenario.links
     except InputError as error:
-        raise type(error)(*map(document.placed, error.notices)) from None
-    return Loaded(scenario, [document.placed(notice) for notice in notices], document)
+        raise type(error)(*map(document.place_notice, error.notices)) from None
+    return Loaded(scenario, [document.place_notice(notice) for notice in notices], document)
 
 
 def parse_scenario(text: str, file: str = "<text>") -> Loaded:
@@ -250,9 +264,11 @@ def _load_cluster_file(value: dict[str, Any], folder: Path, document: Document) 
     if not isinstance(cluster, Mapping) or "file" not in cluster:
         return value
     if len(cluster) > 1:
-        raise InvalidError(document.placed(Notice(code="cluster_file_alone", field="cluster.file")))
+        raise InvalidError(document.place_notice(Notice(code="cluster_file_alone", field="cluster.file")))
     if not isinstance(cluster["file"], str):
-        raise InvalidError(document.placed(Notice(code="must_be_text", field="cluster.file", value=cluster["file"])))
+        raise InvalidError(
+            document.place_notice(Notice(code="must_be_text", field="cluster.file", value=cluster["file"]))
+        )
     other = read_document(folder / cluster["file"])
     at = ("cluster",) if isinstance(other.value, Mapping) and "cluster" in other.value else ()
     inner = other.value["cluster"] if at else other.value

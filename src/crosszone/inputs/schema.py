@@ -21,7 +21,7 @@ from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.job import Job
 from crosszone.inputs.model import Model
 from crosszone.inputs.placement import Placement
-from crosszone.inputs.python_source import parsed
+from crosszone.inputs.python_source import parse_source
 from crosszone.inputs.region import Region
 from crosszone.inputs.scenario import VERSION, Scenario
 from crosszone.inputs.strategy import Strategy
@@ -41,7 +41,7 @@ ROOTS: dict[str, type[Value]] = {
 }
 
 
-def json_schema(name: str, roots: Mapping[str, type[Value]] = ROOTS) -> dict[str, Any]:
+def build_json_schema(name: str, roots: Mapping[str, type[Value]] = ROOTS) -> dict[str, Any]:
     """The JSON Schema of one kind of value; what each key means is the docstring that follows its field."""
     schema = roots[name].model_json_schema(mode="validation")
     classes = {cls.__name__: cls for cls in _collect_classes(roots[name])}
@@ -74,7 +74,7 @@ def _read_field_docstrings(cls: type[Value]) -> dict[str, str]:
     meanings: dict[str, str] = {}
     # the fields of a base class first: a derived class may explain one anew
     for base in reversed([b for b in cls.__mro__ if issubclass(b, Value) and b is not Value]):
-        tree = parsed(textwrap.dedent(inspect.getsource(base))).body[0]
+        tree = parse_source(textwrap.dedent(inspect.getsource(base))).body[0]
         assert isinstance(tree, ast.ClassDef)
         for field, after in pairwise(tree.body):
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(after, ast.Expr):
@@ -84,14 +84,14 @@ def _read_field_docstrings(cls: type[Value]) -> dict[str, str]:
     return meanings
 
 
-def file_name(name: str) -> str:
+def format_file_name(name: str) -> str:
     """Name of a schema's file."""
     return f"{name}.v{VERSION}.json"
 
 
-def key_tables() -> str:
+def format_key_tables() -> str:
     """Every key of a scenario with type, default and meaning, as Markdown."""
-    schema = json_schema("scenario")
+    schema = build_json_schema("scenario")
     lines = [
         "# Every key of a scenario",
         "",
@@ -99,10 +99,10 @@ def key_tables() -> str:
         "times are seconds unless the name says ms. The same in machine-readable form: [schema/](schema/).",
         "",
     ]
-    return "\n".join([*lines, *tables_of(schema, "Scenario")])
+    return "\n".join([*lines, *format_tables(schema, "Scenario")])
 
 
-def tables_of(schema: dict[str, Any], root: str) -> list[str]:
+def format_tables(schema: dict[str, Any], root: str) -> list[str]:
     """A table for a schema and each of its definitions, as lines of Markdown."""
     lines: list[str] = []
     definitions = {root: schema, **schema["$defs"]}
@@ -186,14 +186,14 @@ def _format_sentence(text: str) -> str:
     return " ".join(text.split("\n\n", maxsplit=1)[0].split()).replace("|", "\\|")
 
 
-def write(folder: Path, roots: Mapping[str, type[Value]] = ROOTS) -> list[Path]:
+def write_schemas(folder: Path, roots: Mapping[str, type[Value]] = ROOTS) -> list[Path]:
     """Write all schemas and the key tables under a folder."""
     (folder / "schema").mkdir(parents=True, exist_ok=True)
     written = []
     for name in roots:
-        path = folder / "schema" / file_name(name)
-        path.write_text(dump_json(json_schema(name, roots)), encoding="utf-8")
+        path = folder / "schema" / format_file_name(name)
+        path.write_text(dump_json(build_json_schema(name, roots)), encoding="utf-8")
         written.append(path)
     tables = folder / "scenario-keys.md"
-    tables.write_text(key_tables(), encoding="utf-8")
+    tables.write_text(format_key_tables(), encoding="utf-8")
     return [*written, tables]

@@ -35,7 +35,7 @@ def read_shipped(package: str, path: str) -> Document:
     except (OSError, ValueError, KeyError, TypeError):  # none yet, or one that was cut off
         pass
     document = parse_document(content.decode("utf-8"), path)
-    _write(cached, {"digest": digest, "value": document.value})
+    _write_cache(cached, {"digest": digest, "value": document.value})
     return document
 
 
@@ -47,7 +47,7 @@ def _find_cache_file(name: str) -> Path | None:
     return Path(folder, "crosszone", name)
 
 
-def _write(file: Path, entry: dict[str, Any]) -> None:
+def _write_cache(file: Path, entry: dict[str, Any]) -> None:
     """Write beside, then rename: programs that start at the same time never read half a file."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ def describe(loaded: Loaded, language: str = DEFAULT_LANGUAGE) -> dict[str, Any]
     strategy, violations = _describe_strategy(scenario, language)
     broken = any(notice.level == "error" for notice in violations)
     notices = few_alike(
-        [loaded.document.placed(n) for n in (*violations, *loaded.notices, *scenario_notices(scenario))]
+        [loaded.document.place_notice(n) for n in (*violations, *loaded.notices, *scenario_notices(scenario))]
     )
     return {
         "scenario": scenario.to_fields(),

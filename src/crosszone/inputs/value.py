@@ -18,8 +18,8 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
 
-from crosszone.errors import FileError, InputError, InvalidError, Notice, UnknownNameError, near
-from crosszone.inputs.document import Document, FieldPath, field_text
+from crosszone.errors import FileError, InputError, InvalidError, Notice, UnknownNameError, find_close_names
+from crosszone.inputs.document import Document, FieldPath, format_field_path
 
 MAX_COUNT = 1_000_000
 MOST_NOTICES = 50  # Mistakes shown at once: a file that is wrong in more places is wrong as a whole
@@ -121,7 +121,7 @@ def parse(cls: type[V], value: Any, document: Document | None = None, *, at: Fie
     `at` is the path of `value` inside the document; `context` reaches the validators (`info.context`).
     """
     if not isinstance(value, Mapping | BaseModel):
-        notice = Notice(code="must_be_mapping", field=field_text(at), value=value)
+        notice = Notice(code="must_be_mapping", field=format_field_path(at), value=value)
         raise InvalidError(_place_notice(notice, at, document))
     try:
         return cls.model_validate(value, context=context)
@@ -213,14 +213,14 @@ def refuse_as(notice: Notice) -> PydanticCustomError:
     return PydanticCustomError("crosszone", "refused", context)
 
 
-def nearest(word: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
-    """The known names most like `word`, best first; where none is much like it, the one that is least unlike."""
-    names = list(candidates)
-    return near(word, names, limit) or near(word, names, 1, least=0.0)
+def find_nearest_names(name: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
+    """The known names most similar to `name`, best first; where none is similar, the least different one alone."""
+    known = list(candidates)
+    return find_close_names(name, known, limit) or find_close_names(name, known, 1, min_similarity=0.0)
 
 
 def _place_notice(notice: Notice, path: FieldPath, document: Document | None) -> Notice:
-    return notice.at(document.file, document.line(path)) if document and notice.file is None else notice
+    return notice.with_place(document.file, document.find_line(path)) if document and notice.file is None else notice
 
 
 def _select_error_class(codes: set[str]) -> type[InputError]:
@@ -232,7 +232,7 @@ def _select_error_class(codes: set[str]) -> type[InputError]:
 def _build_notice(cls: type[BaseModel], detail: ErrorDetails, path: FieldPath) -> Notice:
     """Our own notice for one pydantic error."""
     kind, value_given, context = detail["type"], detail["input"], detail.get("ctx", {})
-    field = field_text(path)
+    field = format_field_path(path)
 
     def notice(code: str, **params: Any) -> Notice:
         return Notice(code=code, field=field, value=value_given, params=params)
@@ -240,10 +240,13 @@ def _build_notice(cls: type[BaseModel], detail: ErrorDetails, path: FieldPath) -
     if kind == "crosszone":
         value = value_given if context["value"] is _GIVEN else context["value"]
         notice_built = Notice(code=context["code"], field=field, value=value, params=context["params"])
-        return notice_built if context["place"] is None else notice_built.at(*context["place"])
+        return notice_built if context["place"] is None else notice_built.with_place(*context["place"])
     if kind == "extra_forbidden":
         key, known_keys = str(path[-1]), _list_keys_at(cls, detail["loc"][:-1])
-        params = {"known": sorted(known_keys), "nearest": nearest(key, known_keys)[:1] or sorted(known_keys)[:8]}
+        params = {
+            "known": sorted(known_keys),
+            "nearest": find_nearest_names(key, known_keys)[:1] or sorted(known_keys)[:8],
+        }
         return Notice(code="unknown_key", field=field, value=key, params=params)
     if kind == "missing":
         return Notice(code="missing_key", field=field, params={"key": str(path[-1])})
@@ -255,7 +258,7 @@ def _build_notice(cls: type[BaseModel], detail: ErrorDetails, path: FieldPath) -
     if kind in ("literal_error", "enum"):
         # pydantic gives the choices as a sentence: "'a', 'b' or 'c'"
         allowed = [a.strip("' ") for a in context["expected"].replace(" or ", ",").split(",")]
-        return notice("not_one_of", allowed=allowed, nearest=nearest(str(value_given), allowed)[:1])
+        return notice("not_one_of", allowed=allowed, nearest=find_nearest_names(str(value_given), allowed)[:1])
     if kind in ("too_short", "too_long"):
         bound = context["min_length"] if kind == "too_short" else context["max_length"]
         return Notice(code=kind, field=field, value=context["actual_length"], params={"limit": bound})

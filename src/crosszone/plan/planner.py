@@ -21,7 +21,7 @@ import numpy as np
 
 from crosszone.cost.profile import Profiles
 from crosszone.errors import IllegalError, InputError, InvalidError, Notice, build_choice_error
-from crosszone.inputs.document import scalar
+from crosszone.inputs.document import parse_scalar
 from crosszone.inputs.placement import tp_capacity
 from crosszone.inputs.rules import (
     JOB_RULES,
@@ -150,7 +150,7 @@ def plan_loaded(
     zones = len(scenario.cluster.zones)
     if crossover and zones < 2:
         raise InvalidError(Notice(code="crossover_one_zone", field="cluster.zones", value=zones))
-    notices = few_alike([document.placed(notice) for notice in (*loaded.notices, *scenario_notices(scenario))])
+    notices = few_alike([document.place_notice(notice) for notice in (*loaded.notices, *scenario_notices(scenario))])
     plans = plan(scenario, language=language, notices=notices, **options)
     crossover_found = _find_crossover(scenario, plans) if crossover else None
     comparison = None if why is None else compare_with_best(select_best(plans), why(plans))
@@ -509,8 +509,8 @@ def read_pin(text: str) -> tuple[str, Any]:
     bracketed = value.startswith("[") and value.endswith("]")
     if bracketed or "," in value:
         items = value[1:-1] if bracketed else value
-        return key, [scalar(item.strip()) for item in items.split(",")]
-    return key, scalar(value)
+        return key, [parse_scalar(item.strip()) for item in items.split(",")]
+    return key, parse_scalar(value)
 
 
 def _set_field(fields: Mapping[str, Any], path: list[str], value: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from crosszone.inputs.schema import write
+from crosszone.inputs.schema import write_schemas
 from crosszone.inputs.value import Value
 from crosszone.plan.plan import Plans
 from crosszone.predict.schema import ROOTS as PREDICTED
@@ -17,5 +17,5 @@ ROOTS: dict[str, type[Value]] = {**PREDICTED, "plans": Plans}
 
 
 if __name__ == "__main__":
-    for path in write(Path(sys.argv[1]), ROOTS):
+    for path in write_schemas(Path(sys.argv[1]), ROOTS):
         print(path)

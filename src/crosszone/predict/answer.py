@@ -33,7 +33,7 @@ def answer(loaded: Loaded, language: str = DEFAULT_LANGUAGE, *, computed: Predic
     scenario, document = loaded.scenario, loaded.document
     computed = computed or build_predictor_from(loaded)
     notices = [*chosen_dp(scenario, computed.strategy), *computed.notices, *loaded.notices, *scenario_notices(scenario)]
-    complete = replace(computed, notices=tuple(few_alike(list(map(document.placed, notices)))))
+    complete = replace(computed, notices=tuple(few_alike(list(map(document.place_notice, notices)))))
     prediction = build_prediction(complete, language)
     worst_first = sorted(prediction.warnings, key=lambda notice: LEVELS.index(notice["level"]))
     return PredictionAnswer(complete, prediction.model_copy(update={"warnings": tuple(worst_first)}))
@@ -44,4 +44,4 @@ def build_predictor_from(loaded: Loaded) -> Predictor:
     try:
         return build_predictor(loaded.scenario)
     except InputError as error:
-        raise type(error)(*map(loaded.document.placed, error.notices)) from None
+        raise type(error)(*map(loaded.document.place_notice, error.notices)) from None

@@ -78,7 +78,7 @@ def read_environment_list(document: Document) -> dict[str, Environment]:
     """The environments of a YAML list by id (their name where they have none); an error names the line."""
     rows = document.value.get("environments") if isinstance(document.value, dict) else document.value
     if not isinstance(rows, list):
-        raise InvalidError(document.placed(Notice(code="must_be_list", field="environments", value=rows)))
+        raise InvalidError(document.place_notice(Notice(code="must_be_list", field="environments", value=rows)))
     environments: dict[str, Environment] = {}
     for index, row in enumerate(rows[:MAX_ENVIRONMENTS]):
         fields = dict(row) if isinstance(row, dict) else row
@@ -86,7 +86,7 @@ def read_environment_list(document: Document) -> dict[str, Environment]:
         environment = parse(Environment, fields, document, at=("environments", index))
         if id in environments:
             notice = Notice(code="registered_twice", field=f"environments[{index}].id", value=id)
-            raise InvalidError(document.placed(notice))
+            raise InvalidError(document.place_notice(notice))
         environments[id] = environment
     return environments
 

@@ -424,7 +424,7 @@ def _check_row(document: Any, name: str, line: int) -> dict[str, Any]:
             raise FileError(Notice(code="must_be_list", field="spans", value=spans))
         spans = [parse(Span, span, at=("spans", at)) for at, span in enumerate(spans)]
     except InputError as error:
-        raise type(error)(*(notice.at(name, line) for notice in error.notices)) from None
+        raise type(error)(*(notice.with_place(name, line) for notice in error.notices)) from None
     return {**row.model_dump(), "spans": spans}
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from crosszone.errors import InvalidError, Notice, StoreError
-from crosszone.extras import install_command
+from crosszone.extras import format_install_command
 from crosszone.inputs.catalogue.entries import home
 
 FILE_NAME = "crosszone.db"  # Name of the database in the user's folder
@@ -34,7 +34,7 @@ def parse_address(text: str | None) -> URL:
     if scheme not in _POSTGRES_SCHEMES:
         return _refuse(scheme)
     try:
-        # Whatever the spelling of the scheme: psycopg 3 is the driver that `install_command` names.
+        # Whatever the spelling of the scheme: psycopg 3 is the driver that `format_install_command` names.
         return make_url(f"postgresql+psycopg://{remainder}")
     except (ArgumentError, ValueError):
         return _refuse(scheme)  # the rest may hold a password
@@ -92,6 +92,6 @@ def wrap_error(error: Exception, url: URL, *, opening: bool = False) -> StoreErr
         code = "store_driver"
     elif opening and url.get_backend_name() != "sqlite":
         code = "store_unreachable"
-    command = install_command("postgres")
+    command = format_install_command("postgres")
     reason = " ".join(strip_password(str(cause), url).split()) or type(cause).__name__
     return StoreError(Notice(code=code, value=format_address(url), params={"reason": reason, "command": command}))

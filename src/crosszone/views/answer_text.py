@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from crosszone.errors import place
+from crosszone.errors import format_place
 from crosszone.text import label
 from crosszone.text.figures import format_amount, format_digits, format_percent
 from crosszone.views.document import Align, Remark, Remarks, Table
@@ -77,7 +77,7 @@ class AnswerText:
                 hint=notice["hint"],
                 level=notice["level"],
                 level_word=self.label(f"level_{notice['level']}"),
-                place=place(notice["file"], notice["line"]),
+                place=format_place(notice["file"], notice["line"]),
             )
             for notice in notices
         )

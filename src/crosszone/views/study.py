@@ -69,7 +69,7 @@ def build_study(
         try:
             free = planned_answer(loaded, language, **options)
         except InputError as error:
-            raise type(error)(*map(loaded.document.placed, error.notices)) from None
+            raise type(error)(*map(loaded.document.place_notice, error.notices)) from None
         planned = loaded._replace(scenario=apply_plan(scenario, select_best(free)))
         prediction_answer = predicted_answer(planned, language)
     else:

@@ -123,4 +123,4 @@ def _place_refusals(loaded: Loaded, work: Callable[[], Any]) -> Any:
     try:
         return work()
     except InputError as error:
-        raise type(error)(*map(loaded.document.placed, error.notices)) from None
+        raise type(error)(*map(loaded.document.place_notice, error.notices)) from None

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 
-from crosszone.inputs.schema import json_schema
+from crosszone.inputs.schema import build_json_schema
 from crosszone.inputs.value import Value
 from crosszone.web.answers import errors_documented
 from crosszone.web.security import SESSION_COOKIE
@@ -67,7 +67,7 @@ def _describe_error(description: str) -> dict[str, Any]:
 def _describe_fields(routers: Iterable[APIRouter], schemas: dict[str, Any]) -> None:
     """Say what the fields of bodies mean that are values: their docstrings, which pydantic does not read."""
     for model in _list_body_models(routers):
-        document = json_schema("body", {"body": model})
+        document = build_json_schema("body", {"body": model})
         for title, definition in {model.__name__: document, **document.get("$defs", {})}.items():
             # FastAPI adds -Input where the schema of an answer differs from that of a body.
             schema = schemas.get(f"{title}-Input", schemas.get(title, {}))

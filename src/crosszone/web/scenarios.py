@@ -13,12 +13,12 @@ from typing import Any, TypeVar, cast
 
 from crosszone.analyse.fields import changed
 from crosszone.errors import FileError, InputError, InvalidError, Notice
-from crosszone.inputs.document import Document, dump_yaml, field_text, parse_document, read_text
-from crosszone.inputs.edit_text import edited_text
+from crosszone.inputs.document import Document, dump_yaml, format_field_path, parse_document, read_text
+from crosszone.inputs.edit_text import edit_yaml
 from crosszone.inputs.scenario import Loaded, read_scenario, upgraded
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.summary import describe
-from crosszone.inputs.value import nearest
+from crosszone.inputs.value import find_nearest_names
 from crosszone.predict.answer import PredictionAnswer, answer, build_predictor_from
 from crosszone.predict.predictor import Predictor
 from crosszone.web.body import ChangeBody, ScenarioBody, StrategyOverride
@@ -86,7 +86,7 @@ class ScenarioReader:
         for path in (path for path, value in body.changes.items() if value is None):
             fields = _remove_field(fields, path.split("."))
         self.read(ScenarioBody(scenario=fields))
-        text = dump_yaml(fields) if body.text is None else edited_text(body.text, fields)
+        text = dump_yaml(fields) if body.text is None else edit_yaml(body.text, fields)
         return {"fields": fields, "yaml": text}
 
     def format_text(self, body: ScenarioBody) -> str:
@@ -110,15 +110,15 @@ class ScenarioReader:
         except (OSError, ValueError, RuntimeError):
             inside = False
         if not inside:
-            notice = Notice(code="file_outside", field=field_text(path), value=path_text)
-            raise InvalidError(notice.at(document.file, document.line(path)))
+            notice = Notice(code="file_outside", field=format_field_path(path), value=path_text)
+            raise InvalidError(notice.with_place(document.file, document.find_line(path)))
 
     def _renamed(self, error: InputError) -> InputError:
         return type(error)(*(self._own(notice) for notice in error.notices))
 
     def _own(self, notice: Notice) -> Notice:
         """The same notice with the text called `<text>`."""
-        return notice.at(TEXT, notice.line) if notice.file == self._file else notice
+        return notice.with_place(TEXT, notice.line) if notice.file == self._file else notice
 
 
 class RequestScenario:
@@ -280,7 +280,7 @@ class ExampleLibrary:
         """The text of one scenario; 404 names the nearest ones."""
         paths = self.paths()
         if name not in paths:
-            close = nearest(name, paths) or list(paths)[:3]
+            close = find_nearest_names(name, paths) or list(paths)[:3]
             raise refuse(404, "example_unknown", value=name, nearest=", ".join(close))
         return read_text(paths[name])
 

@@ -24,7 +24,18 @@ from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.model import Model
 from crosszone.inputs.region import MeasuredPair, Region
 from crosszone.inputs.shipped import read_shipped
-from crosszone.inputs.value import Flag, Name, NotNegative, Positive, Prose, Value, nearest, parse, refuse, refuse_as
+from crosszone.inputs.value import (
+    Flag,
+    Name,
+    NotNegative,
+    Positive,
+    Prose,
+    Value,
+    find_nearest_names,
+    parse,
+    refuse,
+    refuse_as,
+)
 
 Kind: TypeAlias = Literal["gpus", "models", "regions"]
 KINDS: tuple[Kind, ...] = ("gpus", "models", "regions")
@@ -80,11 +91,11 @@ def read_entries(kind: Kind, document: Document, based: Based) -> list[Entry]:
     entries: list[Entry] = []
     for name, fields in document.value.items():
         if not isinstance(fields, dict):
-            raise InvalidError(document.placed(Notice(code="catalogue_not_mapping", field=name, value=fields)))
+            raise InvalidError(document.place_notice(Notice(code="catalogue_not_mapping", field=name, value=fields)))
         try:
             entries.append(_entry_type(kind, name, fields, document, based))
         except InputError as error:
-            raise type(error)(*map(document.placed, error.notices)) from None
+            raise type(error)(*map(document.place_notice, error.notices)) from None
     return entries
 
 
@@ -357,7 +368,7 @@ class Catalogue:
 
     def _unknown(self, kind: Kind, name: str) -> dict[str, Any]:
         table = self._kind(kind)
-        close = [table.spellings[n] for n in nearest(normal(name), table.spellings, limit=6)]
+        close = [table.spellings[n] for n in find_nearest_names(normal(name), table.spellings, limit=6)]
         return {"kind": kind, "nearest": list(dict.fromkeys(close))[:3]}
 
 
@@ -383,7 +394,7 @@ class _Table:
                 owner = self.spellings.get(spelling) or spelled.get(spelling)
                 if owner:
                     notice = Notice(code="name_taken", field=entry.name, value=spelling, params={"taken": owner})
-                    raise InvalidError(document.placed(notice))
+                    raise InvalidError(document.place_notice(notice))
                 spelled[spelling] = entry.name
         self.entries.update({entry.name: entry for entry in entries})
         self.spellings.update(spelled)

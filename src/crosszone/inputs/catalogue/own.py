@@ -40,12 +40,12 @@ def add_entries(kind: Kind, source: str | Path | Document, *, replace: bool = Fa
     current = catalogue()
     entries = [_own_sourced(entry) for entry in read_entries(kind, document, current.based)]
     if not entries:
-        raise InvalidError(document.placed(Notice(code="nothing_to_add")))
+        raise InvalidError(document.place_notice(Notice(code="nothing_to_add")))
     spelled: dict[str, str] = {}
     for entry in entries:
         conflict = find_name_conflict(kind, entry, current, spelled, replace=replace)
         if conflict is not None:
-            raise InvalidError(document.placed(conflict))
+            raise InvalidError(document.place_notice(conflict))
     return [_write_entry(kind, entry, current) for entry in entries]
 
 

@@ -452,7 +452,7 @@ def _plan_if_open(loaded: Loaded, framework: str | None, plan_options: dict[str,
     try:
         best = select_best(plan(loaded.scenario, top=1, **plan_options))
     except InputError as error:
-        raise type(error)(*map(loaded.document.placed, error.notices)) from None
+        raise type(error)(*map(loaded.document.place_notice, error.notices)) from None
     return loaded._replace(scenario=apply_plan(loaded.scenario, best))
 
 

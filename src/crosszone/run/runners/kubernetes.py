@@ -29,7 +29,7 @@ import yaml
 
 from crosszone.deploy.launchers.kubernetes import BUNDLE_ARCHIVE, JOB_FILE, TRAINER_API_GROUP
 from crosszone.errors import InvalidError, MachineError, Notice
-from crosszone.extras import install_command
+from crosszone.extras import format_install_command
 from crosszone.inputs.environment import Environment
 from crosszone.run.runners.runner import (
     START_FOLDER,
@@ -75,7 +75,7 @@ class KubernetesRunner:
         try:
             client, config = import_module("kubernetes.client"), import_module("kubernetes.config")
         except ImportError:
-            command = install_command("kubernetes")
+            command = format_install_command("kubernetes")
             raise MachineError(Notice(code="kubernetes_client", params={"command": command})) from None
         try:
             config.load_config()

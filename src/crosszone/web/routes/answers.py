@@ -28,7 +28,7 @@ from crosszone.analyse.rating import Rating
 from crosszone.analyse.suggest import Suggestions
 from crosszone.analyse.what_if import Available
 from crosszone.errors import InputError, InvalidError, Notice, StoreError
-from crosszone.inputs.value import nearest
+from crosszone.inputs.value import find_nearest_names
 from crosszone.predict.prediction import Prediction
 from crosszone.web.answers import DescriptionBody, ErrorBody, Json, error_body, errors_documented, failure_body
 from crosszone.web.body import NOT_ONE_OF, SCENARIO_EXAMPLE, ApiRoute, ScenarioBody, document_example
@@ -74,7 +74,7 @@ def _check_part(name: Any) -> Any:
     if name in PARTS:
         return name
     raise PydanticCustomError(
-        NOT_ONE_OF, "{allowed}", {"allowed": list(PARTS), "nearest": nearest(str(name), PARTS)[:1]}
+        NOT_ONE_OF, "{allowed}", {"allowed": list(PARTS), "nearest": find_nearest_names(str(name), PARTS)[:1]}
     )
 
 

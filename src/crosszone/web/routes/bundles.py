@@ -19,7 +19,7 @@ from crosszone.deploy.frameworks import FRAMEWORKS
 from crosszone.deploy.launchers import LAUNCHERS, load_launcher
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.inputs.frameworks import frameworks
-from crosszone.inputs.schema import json_schema
+from crosszone.inputs.schema import build_json_schema
 from crosszone.inputs.value import Value, parse
 from crosszone.store import BundleRow, Page, SavedBundle
 from crosszone.text import render_sentence
@@ -278,7 +278,7 @@ def _describe(group: str, code: str, part: str, language: str) -> str:
 
 
 def _list_settings(language: str) -> Iterator[SettingChoice]:
-    schema = json_schema("launch", {"launch": LaunchSettings})
+    schema = build_json_schema("launch", {"launch": LaunchSettings})
     training = schema["$defs"]["TrainingSettings"]["properties"]
     fields = {key: field for key, field in schema["properties"].items() if key != "training"}
     fields |= {f"training.{key}": field for key, field in training.items()}

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path
 from starlette.responses import Response
 
 from crosszone.inputs.frameworks import frameworks
-from crosszone.inputs.schema import json_schema
+from crosszone.inputs.schema import build_json_schema
 from crosszone.plan.schema import ROOTS
 from crosszone.text import LANGUAGES, load_texts
 from crosszone.web.answers import TextBody, errors_documented
@@ -54,4 +54,4 @@ def cancel_work(
 
 @cache
 def _build_schema(name: str) -> dict[str, Any]:
-    return json_schema(name, ROOTS)
+    return build_json_schema(name, ROOTS)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.document import Document, parse_document
-from crosszone.inputs.edit_text import edited_text
+from crosszone.inputs.edit_text import edit_yaml
 from crosszone.inputs.scenario import upgraded
 from crosszone.store import Page, SavedScenario, ScenarioRow
 from crosszone.web.answers import ChangedBody, DescriptionBody, ExamplesBody, Json, errors_documented
@@ -126,7 +126,7 @@ def read_fields(body: TextOnlyBody) -> Json:
     """Read a text as fields, whether they make a good scenario or not."""
     document = parse_document(body.text, TEXT)
     if not isinstance(document.value, dict):
-        raise InvalidError(Notice(code="scenario_not_mapping", value=document.value).at(TEXT, 1))
+        raise InvalidError(Notice(code="scenario_not_mapping", value=document.value).with_place(TEXT, 1))
     return Json({"fields": upgraded(document)[0]})
 
 
@@ -139,14 +139,14 @@ def read_fields(body: TextOnlyBody) -> Json:
 )
 def edit_text(body: EditBody) -> Json:
     """Change a text so that it says something else, and keep its comments."""
-    return Json({"text": edited_text(body.text, body.scenario)})
+    return Json({"text": edit_yaml(body.text, body.scenario)})
 
 
 def edit_document(document: Document, text: str) -> dict[str, str]:
     """A text changed so that it says what a document says."""
     if not isinstance(document.value, dict):
-        raise InvalidError(Notice(code="scenario_not_mapping", value=document.value).at(TEXT, 1))
-    return {"text": edited_text(text, document.value)}
+        raise InvalidError(Notice(code="scenario_not_mapping", value=document.value).with_place(TEXT, 1))
+    return {"text": edit_yaml(text, document.value)}
 
 
 @router.get("/scenarios", tags=["scenarios"], response_model=Page[ScenarioRow], responses=errors_documented())
