@@ -11,7 +11,7 @@ import pytest
 from crosszone import Region, catalogue
 from crosszone.errors import UnknownNameError
 from crosszone.inputs.catalogue import Catalogue, ModelEntry
-from crosszone.inputs.catalogue.entries import normal
+from crosszone.inputs.catalogue.entries import normalize_name
 
 SHAPED = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 
@@ -96,7 +96,7 @@ def test_every_model_and_region_has_a_source():
         assert (region.egress_usd_per_gb is None) or region.egress_source in known, region.name
         assert region.place, region.name
         assert region.place_zh, region.name
-    for pair in catalogue().measured_pairs():
+    for pair in catalogue().list_measured_pairs():
         assert set(pair.source) <= set(known), pair
 
 
@@ -131,7 +131,7 @@ def test_names_of_measured_runs_resolve_or_say_why_not(data, file):
         rows = list(csv.DictReader(stream))
     known = catalogue()
     lost = {row["model"] for row in rows if known.find("models", row["model"]) is None}
-    assert {name for name in lost if normal(name) not in known.unsupported} == set()
+    assert {name for name in lost if normalize_name(name) not in known.unsupported} == set()
     mixed = re.compile(r"\d+x")
     kinds = {row["gpu"] for row in rows if not mixed.match(row["gpu"])}
     parts = {mixed.sub("", part) for row in rows if mixed.match(row["gpu"]) for part in row["gpu"].split("+")}

@@ -93,7 +93,7 @@ def test_bands_hold_up_on_the_measured_pairs_of_the_catalogue():
     """DT-FM's pings and Azure's list are mostly main routes, shorter than the average of all pairs: they sit low in the
     band, some just below its p10; hardly any may leave the measured minimum and maximum."""
     inside = outside = total = 0
-    for pair in catalogue().measured_pairs():
+    for pair in catalogue().list_measured_pairs():
         distance = km(*pair.between)
         if pair.rtt_ms is None or distance < 200:
             continue

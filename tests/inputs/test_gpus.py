@@ -74,7 +74,7 @@ def test_there_are_more_than_thirty_and_all_figures_have_a_source():
         figures = ["dense_tflops", "memory_gib", "memory_gb_per_s", "link", "pcie", "tdp_w", "usd_per_hour"]
         for figure in figures:
             if figure in gpu.model_fields_set:
-                assert gpu.source_of(figure) in known, (gpu.name, figure)
+                assert gpu.find_source(figure) in known, (gpu.name, figure)
 
 
 def test_the_named_families_are_there():
@@ -148,7 +148,7 @@ def test_the_usual_machine_of_a_gpu_is_that_of_its_datasheet(name, machine_gpus,
 
 
 def test_every_usual_machine_has_a_source_and_cards_for_any_server_have_none():
-    with_machine = {gpu.name: gpu.source_of("usual_machine") for gpu in gpus() if gpu.usual_machine}
+    with_machine = {gpu.name: gpu.find_source("usual_machine") for gpu in gpus() if gpu.usual_machine}
     assert set(with_machine.values()) <= catalogue().sources.keys()
     assert not {"l40s", "rtx-4090", "a100-80gb-pcie", "t4"} & with_machine.keys()
 
@@ -179,7 +179,7 @@ def test_failure_rates_follow_from_published_counts():
     assert rates["h100-80gb-sxm"].origin in ("measured", "derived")
     assert rates["default"].origin == "assumed"
     assert all(rate.source in catalogue().sources for rate in rates.values())
-    assert catalogue().failure_rate(catalogue().gpu("t4")) == rates["default"]
+    assert catalogue().find_failure_rate(catalogue().gpu("t4")) == rates["default"]
 
 
 MY_GPU = """

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from crosszone.errors import FileError, InputError, InvalidError, Notice
 from crosszone.inputs.catalogue import catalogue
-from crosszone.inputs.hf_config import FAMILIES, model_from_hf_config, read_hf_config
+from crosszone.inputs.hf_config import FAMILIES, parse_hf_config, read_hf_config
 from crosszone.inputs.model import Mla, Moe, Window
 from crosszone.inputs.parameters import parameters
 
@@ -53,7 +53,7 @@ def written(folder: Path, text: str) -> Path:
 
 def refused(config: Any, code: str) -> Any:
     with pytest.raises(InvalidError) as caught:
-        model_from_hf_config(config)
+        parse_hf_config(config)
     assert [notice.code for notice in caught.value.notices] == [code]
     return caught.value.notices[0]
 
@@ -142,13 +142,13 @@ def test_gpt_2_without_an_inner_width_has_four_times_the_hidden_one() -> None:
         1024,
         True,
     )
-    assert model_from_hf_config(fixture("gpt-2", n_inner=1000)).ffn_hidden == 1000
+    assert parse_hf_config(fixture("gpt-2", n_inner=1000)).ffn_hidden == 1000
 
 
 def test_gpt_2_may_use_the_common_names_of_its_keys() -> None:
     config = without(fixture("gpt-2"), "n_embd", "n_layer", "n_head", "n_positions")
     config |= {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "max_position_embeddings": 1024}
-    assert parameters(model_from_hf_config(config)).total == 124_439_808
+    assert parameters(parse_hf_config(config)).total == 124_439_808
 
 
 def test_falcon_7b_has_one_key_value_head_and_one_norm_while_falcon_40b_has_8_and_two() -> None:
@@ -162,13 +162,13 @@ def test_falcon_7b_has_one_key_value_head_and_one_norm_while_falcon_40b_has_8_an
 def test_falcon_180b_has_its_published_count() -> None:
     config = fixture("falcon-40b", hidden_size=14848, num_hidden_layers=80, num_attention_heads=232)
     # The weights file has 179,522,565,120, with the tied output matrix of 65024 x 14848 stored once more.
-    assert parameters(model_from_hf_config(config)).total == 179_522_565_120 - 65_024 * 14_848
+    assert parameters(parse_hf_config(config)).total == 179_522_565_120 - 65_024 * 14_848
 
 
 def test_falcon_rw_has_alibi_biases_and_blocks_one_after_the_other() -> None:
     config = fixture("falcon-7b", hidden_size=2048, num_attention_heads=32, num_hidden_layers=24, vocab_size=50304)
     config |= {"alibi": True, "bias": True, "multi_query": False, "parallel_attn": False}
-    model = model_from_hf_config(config)
+    model = parse_hf_config(config)
     assert (model.attention, model.positions, model.parallel_residual) == ("mha", "alibi", False)
     assert (model.norms_per_layer, set(model.bias)) == (2, {"qkv", "out", "mlp"})
     assert parameters(model).total == 1_311_625_216  # the size of tiiuae/falcon-rw-1b
@@ -186,11 +186,11 @@ def test_deepseek_v3_has_latent_attention_three_dense_layers_and_a_shared_expert
 def test_kimi_k2_is_read_as_a_deepseek_v3_with_other_sizes() -> None:
     config = fixture("deepseek-v3", model_type="kimi_k2", num_attention_heads=64, num_key_value_heads=64)
     config |= {"n_routed_experts": 384, "first_k_dense_replace": 1, "vocab_size": 163840}
-    assert parameters(model_from_hf_config(config)).total == parameters(catalogue().model("kimi-k2")).total
+    assert parameters(parse_hf_config(config)).total == parameters(catalogue().model("kimi-k2")).total
 
 
 def test_deepseek_with_no_number_of_experts_is_dense() -> None:
-    model = model_from_hf_config(fixture("deepseek-v2-lite", n_routed_experts=None))
+    model = parse_hf_config(fixture("deepseek-v2-lite", n_routed_experts=None))
     assert (model.moe, model.ffn_hidden) == (None, 10944)
 
 
@@ -198,7 +198,7 @@ def test_qwen_2_moe_has_a_gated_shared_expert_of_its_own_width() -> None:
     config = SIZES | {"model_type": "qwen2_moe", "hidden_size": 3584, "intermediate_size": 18944, "vocab_size": 151936}
     config |= {"num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "num_experts": 64}
     config |= {"num_experts_per_tok": 8, "moe_intermediate_size": 2560, "shared_expert_intermediate_size": 20480}
-    model = model_from_hf_config(config)
+    model = parse_hf_config(config)
     assert model.moe == catalogue().model("qwen-2-57b-a14b").moe
     h, e, s = 3584, 2560, 20480
     attention = 2 * h * h + 2 * h * 512 + h + 2 * 512  # query and output, 4 key/value heads of 128, their biases
@@ -213,7 +213,7 @@ def test_llama_4_maverick_has_experts_in_every_second_layer_and_attention_in_chu
     text |= {"num_local_experts": 128, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2}
     text |= {"attention_chunk_size": 8192, "max_position_embeddings": 1_048_576}
     model, known = (
-        model_from_hf_config({"model_type": "llama4", "text_config": text}),
+        parse_hf_config({"model_type": "llama4", "text_config": text}),
         catalogue().model("llama-4-maverick"),
     )
     assert (model.moe, model.window, model.ffn_hidden) == (known.moe, known.window, 16384)
@@ -222,7 +222,7 @@ def test_llama_4_maverick_has_experts_in_every_second_layer_and_attention_in_chu
 
 def test_gemma_3_4b_takes_from_the_class_what_its_text_config_leaves_out() -> None:
     text = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}
-    model = model_from_hf_config({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", **text}})
+    model = parse_hf_config({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", **text}})
     assert (model.heads, model.kv_heads, model.head_dim, model.vocab) == (8, 4, 256, 262208)
     assert (model.window, model.tied_embeddings) == (Window(tokens=1024, full_every=6), True)
     assert parameters(model).total == parameters(catalogue().model("gemma-3-4b")).total
@@ -234,7 +234,7 @@ def test_opt_350m_projects_a_narrow_embedding_and_has_no_final_norm() -> None:
 
 
 def test_mpt_with_biases_and_without_alibi_has_learned_positions() -> None:
-    model = model_from_hf_config(fixture("mpt-7b", no_bias=False, attn_config={"alibi": False}))
+    model = parse_hf_config(fixture("mpt-7b", no_bias=False, attn_config={"alibi": False}))
     assert (model.positions, model.norm, set(model.bias)) == ("learned", "layernorm", {"qkv", "out", "mlp"})
 
 
@@ -244,13 +244,13 @@ def test_mpt_with_biases_and_without_alibi_has_learned_positions() -> None:
 @pytest.mark.parametrize("name", ["bert-large", "bloom-176b", "falcon-7b", "gemma-7b", "gpt-2", "mpt-7b", "opt-6.7b"])
 def test_families_tied_by_default_stay_tied_when_the_file_is_silent_and_not_when_it_says_no(name: str) -> None:
     silent = without(fixture(name), "tie_word_embeddings")
-    assert model_from_hf_config(silent).tied_embeddings
-    assert not model_from_hf_config(silent | {"tie_word_embeddings": False}).tied_embeddings
+    assert parse_hf_config(silent).tied_embeddings
+    assert not parse_hf_config(silent | {"tie_word_embeddings": False}).tied_embeddings
 
 
 @pytest.mark.parametrize("name", ["llama-3-8b", "mistral-7b", "qwen-3-8b", "gpt-j-6b", "gpt-neox-20b", "phi-2"])
 def test_families_untied_by_default_stay_untied_when_the_file_is_silent(name: str) -> None:
-    assert not model_from_hf_config(without(fixture(name), "tie_word_embeddings")).tied_embeddings
+    assert not parse_hf_config(without(fixture(name), "tie_word_embeddings")).tied_embeddings
 
 
 @pytest.mark.parametrize(
@@ -258,57 +258,57 @@ def test_families_untied_by_default_stay_untied_when_the_file_is_silent(name: st
     [("llama", 16), ("phi3", 16), ("nemotron", 16), ("mistral", 8), ("gemma2", 4), ("gemma", 16)],
 )
 def test_key_value_heads_left_out_are_those_of_the_class(family: str, kv_heads: int) -> None:
-    assert model_from_hf_config(without(SIZES, "num_key_value_heads") | {"model_type": family}).kv_heads == kv_heads
+    assert parse_hf_config(without(SIZES, "num_key_value_heads") | {"model_type": family}).kv_heads == kv_heads
 
 
 @pytest.mark.parametrize(("family", "head_dim"), [("llama", 64), ("gemma", 256), ("gemma2", 256), ("qwen3", 128)])
 def test_the_head_width_left_out_is_that_of_the_class(family: str, head_dim: int) -> None:
-    assert model_from_hf_config(SIZES | {"model_type": family}).head_dim == head_dim
+    assert parse_hf_config(SIZES | {"model_type": family}).head_dim == head_dim
 
 
 def test_null_key_value_heads_are_as_many_as_heads() -> None:
-    assert model_from_hf_config(fixture("mistral-7b", num_key_value_heads=None)).kv_heads == 32
+    assert parse_hf_config(fixture("mistral-7b", num_key_value_heads=None)).kv_heads == 32
 
 
 def test_llama_biases_follow_their_flags() -> None:
-    assert model_from_hf_config(fixture("llama-3-8b", attention_bias=True)).bias == ("qkv", "out")
-    assert model_from_hf_config(fixture("llama-3-8b", mlp_bias=True)).bias == ("mlp",)
+    assert parse_hf_config(fixture("llama-3-8b", attention_bias=True)).bias == ("qkv", "out")
+    assert parse_hf_config(fixture("llama-3-8b", mlp_bias=True)).bias == ("mlp",)
 
 
 # ---- windows
 
 
 def test_mistral_with_a_null_window_sees_everything() -> None:
-    assert model_from_hf_config(fixture("mistral-7b", sliding_window=None)).window is None
+    assert parse_hf_config(fixture("mistral-7b", sliding_window=None)).window is None
 
 
 def test_mistral_silent_about_its_window_has_that_of_the_class() -> None:
-    assert model_from_hf_config(without(fixture("mistral-7b"), "sliding_window")).window == Window(tokens=4096)
+    assert parse_hf_config(without(fixture("mistral-7b"), "sliding_window")).window == Window(tokens=4096)
 
 
 def test_a_window_as_long_as_the_longest_sequence_is_none() -> None:
-    assert model_from_hf_config(fixture("phi-3-mini", sliding_window=4096)).window is None
+    assert parse_hf_config(fixture("phi-3-mini", sliding_window=4096)).window is None
 
 
 def test_qwen_2_uses_its_window_only_when_told_to_and_only_after_the_first_layers() -> None:
     asked = fixture("qwen-2.5-7b", use_sliding_window=True, sliding_window=4096)
-    assert model_from_hf_config(fixture("qwen-2.5-7b", sliding_window=4096)).window is None
-    assert model_from_hf_config(asked).window is None  # its 28 first layers are all there are
-    half = model_from_hf_config(asked | {"max_window_layers": 14})
+    assert parse_hf_config(fixture("qwen-2.5-7b", sliding_window=4096)).window is None
+    assert parse_hf_config(asked).window is None  # its 28 first layers are all there are
+    half = parse_hf_config(asked | {"max_window_layers": 14})
     assert (half.window, half.full_attention_layers) == (Window(tokens=4096, full_every=2), 14)
-    assert model_from_hf_config(asked | {"max_window_layers": 0}).window == Window(tokens=4096)
+    assert parse_hf_config(asked | {"max_window_layers": 0}).window == Window(tokens=4096)
 
 
 def test_a_list_of_layer_kinds_says_how_many_layers_see_everything() -> None:
     kinds = [*["sliding_attention"] * 5, "full_attention"] * 4 + ["sliding_attention"] * 2
-    model = model_from_hf_config(without(fixture("gemma-3-1b", layer_types=kinds), "sliding_window_pattern"))
+    model = parse_hf_config(without(fixture("gemma-3-1b", layer_types=kinds), "sliding_window_pattern"))
     assert (model.window, model.full_attention_layers) == (Window(tokens=512, full_every=6), 4)
-    assert model_from_hf_config(fixture("gpt-oss-20b", layer_types=["full_attention"] * 24)).window is None
+    assert parse_hf_config(fixture("gpt-oss-20b", layer_types=["full_attention"] * 24)).window is None
 
 
 def test_a_context_of_a_million_tokens_is_imported() -> None:
     # Qwen2.5-7B-Instruct-1M was made for 1,010,000 tokens.
-    model = model_from_hf_config(fixture("qwen-2.5-7b", max_position_embeddings=1_010_000))
+    model = parse_hf_config(fixture("qwen-2.5-7b", max_position_embeddings=1_010_000))
     assert model.max_seq_len == 1_010_000
 
 
@@ -317,8 +317,8 @@ def test_a_context_of_a_million_tokens_is_imported() -> None:
 
 def test_a_model_is_named_after_its_family_or_its_file(tmp_path: Path) -> None:
     config = fixture("llama-2-7b")
-    assert model_from_hf_config(config).name == "llama"
-    assert model_from_hf_config(config, "mine").name == "mine"
+    assert parse_hf_config(config).name == "llama"
+    assert parse_hf_config(config, "mine").name == "mine"
     assert read_hf_config(written(tmp_path, json.dumps(config))).name == "llama"
     (tmp_path / "ours-7b.json").write_text(json.dumps(config))
     assert read_hf_config(tmp_path / "ours-7b.json").name == "ours-7b"
@@ -326,7 +326,7 @@ def test_a_model_is_named_after_its_family_or_its_file(tmp_path: Path) -> None:
 
 def test_a_config_without_its_family_says_what_to_add() -> None:
     with pytest.raises(InputError) as caught:
-        model_from_hf_config(without(fixture("llama-2-7b"), "model_type"))
+        parse_hf_config(without(fixture("llama-2-7b"), "model_type"))
     assert caught.value.notices[0].code == "hf_missing_key"
     assert "model_type" in str(caught.value)
 
@@ -361,7 +361,7 @@ def test_a_missing_size_is_named_by_its_key(name: str, key: str) -> None:
 
 def test_all_missing_sizes_are_named_at_once() -> None:
     with pytest.raises(InvalidError) as caught:
-        model_from_hf_config({"model_type": "llama"})
+        parse_hf_config({"model_type": "llama"})
     missing = {notice.params["key"] for notice in caught.value.notices}
     assert missing == {"hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size"}
 
@@ -475,7 +475,7 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
 def test_any_json_gives_a_model_or_sentences_in_both_languages(config: dict[str, Any]) -> None:
     notices: Sequence[Notice] = ()
     try:
-        said = str(parameters(model_from_hf_config(config)).total)
+        said = str(parameters(parse_hf_config(config)).total)
     except InputError as error:
         said, notices = str(error), error.notices
     assert said

@@ -9,7 +9,7 @@ import pytest
 from builders import fields, zone
 from crosszone import InputError, catalogue, load_scenario
 from crosszone.errors import InvalidError
-from crosszone.inputs.catalogue.own import add_entries, entry_fields, remove_entry
+from crosszone.inputs.catalogue.own import add_entries, build_entry_fields, remove_entry
 from crosszone.inputs.document import dump_yaml, parse_document
 from crosszone.inputs.scenario import scenario_notices
 
@@ -101,9 +101,9 @@ def test_files_edited_by_hand_are_read_and_mistakes_name_the_line(home):
 @pytest.mark.parametrize("kind", ["gpus", "models", "regions"])
 def test_every_built_in_entry_reads_back_from_its_yaml(kind):
     for entry in catalogue().entries(kind)[::5]:
-        renamed = {"copy-of-it": {key: value for key, value in entry_fields(entry).items() if key != "aliases"}}
+        renamed = {"copy-of-it": {key: value for key, value in build_entry_fields(entry).items() if key != "aliases"}}
         copy = add_entries(kind, parse_document(dump_yaml(renamed)), replace=True)[0]
-        assert {**entry_fields(copy), "aliases": None} == {**entry_fields(entry), "aliases": None}
+        assert {**build_entry_fields(copy), "aliases": None} == {**build_entry_fields(entry), "aliases": None}
 
 
 def test_a_file_edited_by_hand_may_build_on_other_entries(home):
@@ -141,8 +141,8 @@ def test_one_bad_file_does_not_stop_what_does_not_need_it(home):
 def test_figures_that_were_changed_lose_their_source():
     add_entries("gpus", parse_document("mine: {like: h100-80gb-sxm, memory_gib: 160, dense_tflops: {fp8: 1}}"))
     mine = catalogue().gpu("mine")
-    assert mine.source_of("memory_gib") == mine.source_of("dense_tflops") == "own"
-    assert mine.source_of("tdp_w") == catalogue().gpu("h100").source_of("tdp_w")
+    assert mine.find_source("memory_gib") == mine.find_source("dense_tflops") == "own"
+    assert mine.find_source("tdp_w") == catalogue().gpu("h100").find_source("tdp_w")
     assert mine.notes == ""
     assert (mine.peak("fp8"), mine.peak("bf16")) == (1, catalogue().gpu("h100").peak("bf16"))
 
@@ -176,4 +176,4 @@ def test_a_source_given_beside_a_figure_is_kept():
         "gpus", parse_document("sourced: {like: a100, memory_gib: 96, tdp_w: 300, sources: {memory_gib: vendor-mail}}")
     )
     mine = catalogue().gpu("sourced")
-    assert (mine.source_of("memory_gib"), mine.source_of("tdp_w")) == ("vendor-mail", "own")
+    assert (mine.find_source("memory_gib"), mine.find_source("tdp_w")) == ("vendor-mail", "own")

@@ -215,7 +215,7 @@ def _list_gpu_lines(p: Predictor, step_hours: float, hours: float | None) -> tup
                 gpus=count,
                 usd_per_gpu_hour=price,
                 origin="typed" if typed else "unknown" if price is None else "catalogue",
-                source=None if typed or price is None else group.gpu.source_of("usd_per_hour"),
+                source=None if typed or price is None else group.gpu.find_source("usd_per_hour"),
                 usd_per_hour=per_hour,
                 usd_per_step=None if per_hour is None else per_hour * step_hours,
                 gpu_hours=None if hours is None else count * hours,

@@ -360,7 +360,7 @@ def _list_assumptions(scenario: Scenario, best: Plan, rate: float, profiles: Pro
     """Failure rates of the GPU kinds in use, and the other figures of [E1]."""
     placed = build_predictor(apply_plan(scenario, best), profiles=profiles).placed
     for gpu in dict.fromkeys(group.gpu for _, group, _ in select_used_groups(placed)):
-        failure_rate = catalogue().failure_rate(gpu)
+        failure_rate = catalogue().find_failure_rate(gpu)
         yield Assumption(
             name=f"failures_per_1000_gpu_days {gpu.name}",
             value=failure_rate.failures_per_1000_gpu_days,

@@ -49,7 +49,7 @@ from crosszone.cost.operator_profile import list_sampled_gpus, load_operator_pro
 from crosszone.cost.own_profiles import load_cluster_profile
 from crosszone.cost.profile import Profiles
 from crosszone.errors import FileError, InputError, Notice
-from crosszone.inputs.catalogue.entries import home
+from crosszone.inputs.catalogue.entries import find_home
 
 MAIN_FILE = "measured_runs.csv"  # The rows that coefficients were fitted to
 # Whole steps; each file has averages of its own.
@@ -464,4 +464,4 @@ def list_measurement_folders() -> list[Path]:
     folder = os.environ.get(FOLDER_VARIABLE)
     if folder:
         return [Path(folder).expanduser()]
-    return [home() / "measurements", measured.FOLDER]
+    return [find_home() / "measurements", measured.FOLDER]

@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from typing import Any, TypeAlias
 
 from crosszone.inputs.catalogue import Catalogue, ModelEntry
-from crosszone.inputs.catalogue.entries import normal
+from crosszone.inputs.catalogue.entries import normalize_name
 from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import parameters
 from crosszone.inputs.shipped import read_shipped
@@ -429,7 +429,7 @@ class Architectures:
         entry = self._catalogue.find("models", name) if name else None
         if isinstance(entry, ModelEntry):
             return entry.model
-        reason = self._catalogue.unsupported.get(normal(name))
+        reason = self._catalogue.unsupported.get(normalize_name(name))
         if reason:
             raise RowError("no_architecture", f"The architecture of {name} is not known or not a transformer. {reason}")
         return None

@@ -150,7 +150,7 @@ def show_links(as_json: JsonOption = False, only: FilterOption = "") -> None:
     """
     from crosszone.inputs.catalogue import catalogue
 
-    pairs = [p for p in catalogue().measured_pairs() if any(only.lower() in end for end in p.between)]
+    pairs = [p for p in catalogue().list_measured_pairs() if any(only.lower() in end for end in p.between)]
     if as_json:
         print_json([pair.to_plain() for pair in pairs])
         return
@@ -223,13 +223,13 @@ def _find_kind(word: str) -> Kind:
 
 def _show_entry(kind: Kind, entry: Entry, as_json: bool, as_yaml: bool) -> None:
     from crosszone.inputs.catalogue.describe import describe_entry
-    from crosszone.inputs.catalogue.own import start_fields
+    from crosszone.inputs.catalogue.own import build_start_fields
     from crosszone.inputs.document import dump_yaml
 
     if as_json:
         print_json(describe_entry(kind, entry))
     elif as_yaml:
-        typer.echo(dump_yaml({entry.name: start_fields(entry)}), nl=False)
+        typer.echo(dump_yaml({entry.name: build_start_fields(entry)}), nl=False)
     else:
         _print_entry(kind, entry)
 
@@ -237,24 +237,24 @@ def _show_entry(kind: Kind, entry: Entry, as_json: bool, as_yaml: bool) -> None:
 def _print_all(kind: Kind, entries: Sequence[Entry], as_json: bool) -> None:
     """All entries for programs, or as a catalogue file."""
     from crosszone.inputs.catalogue.describe import describe_entry
-    from crosszone.inputs.catalogue.own import start_fields
+    from crosszone.inputs.catalogue.own import build_start_fields
     from crosszone.inputs.document import dump_yaml
 
     if as_json:
         print_json([describe_entry(kind, entry) for entry in entries])
     else:
-        typer.echo(dump_yaml({entry.name: start_fields(entry) for entry in entries}), nl=False)
+        typer.echo(dump_yaml({entry.name: build_start_fields(entry) for entry in entries}), nl=False)
 
 
 def _print_entry(kind: Kind, entry: Entry) -> None:
     """Every figure of an entry with its source, and the sources in full."""
     from crosszone.inputs.catalogue import catalogue
-    from crosszone.inputs.catalogue.describe import describe_entry, figures
+    from crosszone.inputs.catalogue.describe import describe_entry, list_figures
 
     rows = build_table(entry.name, [("figure", "left"), ("value", "left"), ("source", "left")])
     if entry.aliases:
         rows.add_row("aliases", ", ".join(entry.aliases), "")
-    entry_figures = figures(kind, entry)
+    entry_figures = list_figures(kind, entry)
     for figure in entry_figures:
         origin = f" ({figure['origin']})" if "origin" in figure else ""
         rows.add_row(figure["figure"], _format_cell(figure["value"]) + origin, figure["source"] or "")
@@ -289,7 +289,7 @@ def build_parts_table(counted: dict[str, Any]) -> Any:
 def _print_pairs(region: str) -> None:
     from crosszone.inputs.catalogue import catalogue
 
-    pairs = [p for p in catalogue().measured_pairs() if region in p.between]
+    pairs = [p for p in catalogue().list_measured_pairs() if region in p.between]
     if not pairs:
         return
     rows = build_table(

@@ -24,8 +24,8 @@ from pydantic import Field, field_validator
 from crosszone.cost.coefficients import Coefficient, known_fields
 from crosszone.cost.measured_links import MeasuredCollective
 from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError, find_close_names
-from crosszone.inputs.catalogue.entries import home
-from crosszone.inputs.catalogue.own import replace_file, unwritable
+from crosszone.inputs.catalogue.entries import find_home
+from crosszone.inputs.catalogue.own import build_unwritable_error, replace_file
 from crosszone.inputs.document import Document, dump_yaml, parse_document, read_document
 from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Name, Value, parse, refuse
@@ -89,7 +89,7 @@ _override: list[Laid | None] = []
 
 def folder() -> Path:
     """Where own profiles are kept."""
-    return home() / "profiles"
+    return find_home() / "profiles"
 
 
 def is_name(text: str) -> bool:
@@ -214,7 +214,7 @@ def remove(name: str) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise unwritable(folder(), error) from None
+        raise build_unwritable_error(folder(), error) from None
 
 
 def default() -> str | None:
@@ -241,7 +241,7 @@ def use(name: str | None) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise unwritable(path, error) from None
+        raise build_unwritable_error(path, error) from None
 
 
 def give(profile: OwnProfile | None) -> None:
@@ -302,4 +302,4 @@ def _write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, text)
     except OSError as error:
-        raise unwritable(path, error) from None
+        raise build_unwritable_error(path, error) from None

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, Strict, ValidationInfo, field_serializer, model_validator
 
-from crosszone.inputs.catalogue import catalogue_of
+from crosszone.inputs.catalogue import get_catalogue
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.region import Region, routes
 from crosszone.inputs.value import (
@@ -28,11 +28,11 @@ MAX_GPUS = 1_000_000
 
 
 def _named_gpu(value: Any, info: ValidationInfo) -> Any:
-    return catalogue_of(info).resolve("gpus", value)
+    return get_catalogue(info).resolve("gpus", value)
 
 
 def _named_region(value: Any, info: ValidationInfo) -> Any:
-    return catalogue_of(info).resolve("regions", value)
+    return get_catalogue(info).resolve("regions", value)
 
 
 def _two(value: Any) -> Any:
@@ -105,7 +105,7 @@ class NodeGroup(Value):
 
     @field_serializer("gpu")
     def _write_gpu(self, gpu: Gpu) -> Any:
-        return catalogue_of(None).written("gpus", gpu)
+        return get_catalogue(None).format_reference("gpus", gpu)
 
     @property
     def total_gpus(self) -> int:
@@ -172,7 +172,7 @@ class Zone(Value):
 
     @field_serializer("region")
     def _write_region(self, region: Region | None) -> Any:
-        return None if region is None else catalogue_of(None).written("regions", region)
+        return None if region is None else get_catalogue(None).format_reference("regions", region)
 
     @property
     def gpus(self) -> int:

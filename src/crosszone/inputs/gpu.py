@@ -119,7 +119,7 @@ class Gpu(Value):
     notes: Prose = ""
     """What a reader should know."""
 
-    def source_of(self, figure: str) -> str | None:
+    def find_source(self, figure: str) -> str | None:
         """Id of the source of one figure."""
         return self.sources.get(figure, self.sources.get("default"))
 

@@ -32,12 +32,12 @@ def read_hf_config(path: str | Path) -> Model:
     stem = "" if place.stem == "config" else place.stem
     # what `value.Name` takes: printable, at most 100 characters
     name = "".join(c for c in stem if c.isprintable())[:100].strip(" -")
-    return _imported(document.value, name or None, document)
+    return _build_model(document.value, name or None, document)
 
 
-def model_from_hf_config(config: Mapping[str, Any], name: str | None = None) -> Model:
-    """The model a parsed `config.json` describes, by default named after its family."""
-    return _imported(config, name, None)
+def parse_hf_config(config: Mapping[str, Any], name: str | None = None) -> Model:
+    """Convert a parsed `config.json` to a model, by default named after its family."""
+    return _build_model(config, name, None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,19 +46,19 @@ class ConfigFamily:
 
     keys:     field of the model -> key of the configuration
     defaults: key -> what transformers assumes when it is left out
-    same:     fields that all models of the family share
-    bias:     key of a flag -> linear layers that have a bias when it is true (besides those in `same`)
+    shared:   fields that all models of the family share
+    bias:     key of a flag -> linear layers that have a bias when it is true (besides those in `shared`)
     activation, tied: kind of MLP, and whether the output head is the embedding table, when the file does not say
-    step:     completes or corrects the fields where a table cannot
+    adjust:   completes or corrects the fields where a table cannot
     """
 
     keys: Mapping[str, str]
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    same: Mapping[str, Any] = field(default_factory=dict)
+    shared: Mapping[str, Any] = field(default_factory=dict)
     bias: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _LLAMA_BIAS)
     activation: str = "swiglu"
     tied: bool = False
-    step: Callable[[Config, Fields], None] | None = None
+    adjust: Callable[[Config, Fields], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -71,99 +71,99 @@ class Config:
     at: FieldPath = ()
 
     @property
-    def rules(self) -> ConfigFamily:
+    def row(self) -> ConfigFamily:
         """The family's row."""
         return FAMILIES[self.family]
 
-    def spelling(self, key: str) -> str:
-        """The key as this file writes it: transformers takes some keys under two names."""
+    def find_spelling(self, key: str) -> str:
+        """The key as this file spells it: transformers takes some keys under two names."""
         other = _ALSO.get(key, key)
         return other if key not in self.values and other in self.values else key
 
     def get(self, key: str) -> Any:
         """The value of a key; when it is left out, the family's default."""
-        return self.values.get(self.spelling(key), self.rules.defaults.get(key))
+        return self.values.get(self.find_spelling(key), self.row.defaults.get(key))
 
-    def flag(self, key: str) -> bool:
-        """The value of a key that is true or false; null counts as left out."""
-        value = self.get(key) if self.get(key) is not None else self.rules.defaults.get(key, False)
+    def get_flag(self, key: str) -> bool:
+        """The value of a key that is true or false; null stands for the default."""
+        value = self.get(key) if self.get(key) is not None else self.row.defaults.get(key, False)
         if not isinstance(value, bool):
-            raise self.wrong("must_be_flag", key, value)
+            raise self.build_error("must_be_flag", key, value)
         return value
 
-    def many(self, key: str) -> list[Any]:
-        """The value of a key that is a list; null counts as an empty one."""
+    def get_list(self, key: str) -> list[Any]:
+        """The value of a key that is a list; null stands for an empty one."""
         value = self.get(key) if self.get(key) is not None else []
         if not isinstance(value, list):
-            raise self.wrong("must_be_list", key, value)
+            raise self.build_error("must_be_list", key, value)
         return value
 
-    def placed(self, notice: Notice, key: str) -> Notice:
-        """The notice with a key of this configuration as its field, and the line of it."""
-        path = (*self.at, self.spelling(key)) if key else self.at
+    def place_notice(self, notice: Notice, key: str) -> Notice:
+        """The notice with a key of this configuration as its field, and the line of that key."""
+        path = (*self.at, self.find_spelling(key)) if key else self.at
         located = replace(notice, field=format_field_path(path) or notice.field)
         return located.with_place(self.document.file, self.document.find_line(path)) if self.document else located
 
-    def wrong(self, code: str, key: str, value: Any = None, /, **params: Any) -> InvalidError:
+    def build_error(self, code: str, key: str, value: Any = None, /, **params: Any) -> InvalidError:
         """The error that a key of this configuration cannot have its value."""
-        return InvalidError(self.placed(Notice(code=code, value=value, params=params), key))
+        return InvalidError(self.place_notice(Notice(code=code, value=value, params=params), key))
 
 
-def _imported(values: Any, name: str | None, document: Document | None) -> Model:
-    config = _config(values, document)
-    fields = {"name": config.family if name is None else name, **_fields(config)}
+def _build_model(values: Any, name: str | None, document: Document | None) -> Model:
+    config = _build_config(values, document)
+    fields = {"name": config.family if name is None else name, **_build_fields(config)}
     try:
         return parse(Model, fields)
     except InputError as error:
-        raise type(error)(*(_in_their_words(config, notice) for notice in error.notices)) from None
+        raise type(error)(*(_translate_notice(config, notice) for notice in error.notices)) from None
 
 
-def _config(values: Any, document: Document | None) -> Config:
-    """The configuration with its family, which must be known; of a multimodal one the text part."""
-    config = _part(values, "", Config({}, "", document))
+def _build_config(values: Any, document: Document | None) -> Config:
+    """The configuration with its family, which must be known; of a multimodal model the text part."""
+    config = _open_part(values, "", Config({}, "", document))
     family, families = config.values.get("model_type"), sorted([*FAMILIES, *_TEXT_PARTS])
     if "model_type" not in config.values:
-        raise config.wrong("hf_missing_key", "model_type", key="model_type", family="Hugging Face")
+        raise config.build_error("hf_missing_key", "model_type", key="model_type", family="Hugging Face")
     if not isinstance(family, str) or family not in families:
-        raise config.wrong("hf_unknown_family", "model_type", family, known=families)
+        raise config.build_error("hf_unknown_family", "model_type", family, known=families)
     if family in FAMILIES:
         return replace(config, family=family)
     if "text_config" not in config.values:
-        raise config.wrong("hf_missing_key", "text_config", key="text_config", family=family)
-    text = _part(config.values["text_config"], "text_config", config)
+        raise config.build_error("hf_missing_key", "text_config", key="text_config", family=family)
+    text = _open_part(config.values["text_config"], "text_config", config)
     tied = {"tie_word_embeddings": config.values.get("tie_word_embeddings")}
     return replace(text, family=_TEXT_PARTS[family], values={**tied, **text.values})
 
 
-def _part(values: Any, key: str, config: Config) -> Config:
-    """The mapping under a key of a configuration (under none: the whole) as a configuration."""
+def _open_part(values: Any, key: str, config: Config) -> Config:
+    """The mapping under a key of a configuration as a configuration of its own; without a key, the whole file."""
     if not isinstance(values, Mapping):
-        raise config.wrong("must_be_mapping", key, values)
+        raise config.build_error("must_be_mapping", key, values)
     return replace(config, values=values, at=(*config.at, key) if key else ())
 
 
-def _fields(config: Config) -> Fields:
+def _build_fields(config: Config) -> Fields:
     """The fields of the model, not yet checked; null means that the model's own default holds."""
-    family = config.rules
-    fields: Fields = {"activation": family.activation, "tied_embeddings": family.tied}
-    for path, key in family.keys.items():
-        _put(fields, path, config.get(key))
-    for path, value in family.same.items():
-        _put(fields, path, value)
-    if config.get(family.keys.get("activation", "")) is not None:
-        _activation(config, fields)
+    row = config.row
+    fields: Fields = {"activation": row.activation, "tied_embeddings": row.tied}
+    for path, key in row.keys.items():
+        _set_field(fields, path, config.get(key))
+    for path, value in row.shared.items():
+        _set_field(fields, path, value)
+    if config.get(row.keys.get("activation", "")) is not None:
+        _set_activation(config, fields)
     if "window" in fields:
-        _window(config, fields)
+        _adjust_window(config, fields)
     if "moe" in fields:
-        _moe(config, fields)
-    if family.step:
-        family.step(config, fields)
-    flagged = [layer for key, layers in family.bias.items() if config.flag(key) for layer in layers]
+        _adjust_moe(config, fields)
+    if row.adjust:
+        row.adjust(config, fields)
+    flagged = [layer for key, layers in row.bias.items() if config.get_flag(key) for layer in layers]
     fields["bias"] = (*fields.get("bias", ()), *flagged)
     return fields
 
 
-def _put(fields: Fields, path: str, value: Any) -> None:
+def _set_field(fields: Fields, path: str, value: Any) -> None:
     *outer, last = path.split(".")
     for step in outer:
         fields = fields.setdefault(step, {})
@@ -171,37 +171,37 @@ def _put(fields: Fields, path: str, value: Any) -> None:
         fields[last] = value
 
 
-def _in_their_words(config: Config, notice: Notice) -> Notice:
-    """A notice on the model as one on the configuration: its key, its line."""
-    key = config.rules.keys.get(notice.field, "")
+def _translate_notice(config: Config, notice: Notice) -> Notice:
+    """A notice about a field of the model as one about the key of the configuration that it was read from."""
+    key = config.row.keys.get(notice.field, "")
     if notice.code == "missing_key" and key:
         notice = Notice(code="hf_missing_key", params={"key": key, "family": config.family})
-    return config.placed(notice, key)
+    return config.place_notice(notice, key)
 
 
-def _activation(config: Config, fields: Fields) -> None:
-    """Put our name of an activation in place of theirs: in a gated MLP, silu means swiglu."""
-    key, table = config.rules.keys["activation"], _GATED if config.rules.activation in GATED else _PLAIN
+def _set_activation(config: Config, fields: Fields) -> None:
+    """Translate the name of the activation: in a gated MLP, silu means swiglu."""
+    key, table = config.row.keys["activation"], _GATED if config.row.activation in GATED else _PLAIN
     name = config.get(key)
     if not isinstance(name, str) or name not in table:
         close = find_nearest_names(str(name)[:100], table)[:1] or sorted(table)[:1]
-        raise config.wrong("not_one_of", key, name, allowed=sorted(table), nearest=close)
+        raise config.build_error("not_one_of", key, name, allowed=sorted(table), nearest=close)
     fields["activation"] = table[name]
 
 
-def _ffn_4h(_: Config, fields: Fields) -> None:
+def _set_default_ffn(_: Config, fields: Fields) -> None:
     """The MLP is four times as wide as the model unless the file says otherwise."""
     hidden = fields.get("hidden")
     fields.setdefault("ffn_hidden", 4 * hidden if isinstance(hidden, int) else 1)  # a wrong width is reported as itself
 
 
-def _window(config: Config, fields: Fields) -> None:
+def _adjust_window(config: Config, fields: Fields) -> None:
     """Keep the sliding window only if some layer uses it and a sequence can outgrow it."""
-    window, defaults = fields["window"], config.rules.defaults
+    window, defaults = fields["window"], config.row.defaults
     tokens, longest = window.get("tokens"), config.get("max_position_embeddings")
-    unused = "use_sliding_window" in defaults and not config.flag("use_sliding_window")
+    unused = "use_sliding_window" in defaults and not config.get_flag("use_sliding_window")
     outgrown = not (isinstance(tokens, int) and isinstance(longest, int)) or tokens < longest
-    kinds = config.many("layer_types")
+    kinds = config.get_list("layer_types")
     layers = len(kinds) or config.get("num_hidden_layers")
     full = kinds.count("full_attention") if kinds else config.get("max_window_layers")
     if isinstance(full, int) and isinstance(layers, int) and (kinds or "max_window_layers" in defaults):
@@ -212,13 +212,13 @@ def _window(config: Config, fields: Fields) -> None:
         del fields["window"]
 
 
-def _moe(config: Config, fields: Fields) -> None:
-    """Experts: none when their number is null or 0; the dense width is an expert's when no layer is dense."""
-    moe, key = fields["moe"], config.rules.keys["moe.experts"]
-    if config.spelling(key) in config.values and config.get(key) in (None, 0):
+def _adjust_moe(config: Config, fields: Fields) -> None:
+    """Drop the experts when their number is null or 0; without a dense layer, the dense width is an expert's."""
+    moe, key = fields["moe"], config.row.keys["moe.experts"]
+    if config.find_spelling(key) in config.values and config.get(key) in (None, 0):
         del fields["moe"]
         return
-    dense = config.many("mlp_only_layers")
+    dense = config.get_list("mlp_only_layers")
     if dense:
         moe["first_dense"] = len(dense)
     # files of such models (Qwen-MoE) still state an intermediate_size that no layer has
@@ -226,29 +226,29 @@ def _moe(config: Config, fields: Fields) -> None:
         fields["ffn_hidden"] = moe["ffn_hidden"]
 
 
-def _falcon(config: Config, fields: Fields) -> None:
+def _adjust_falcon(config: Config, fields: Fields) -> None:
     """Key/value heads and norms of the first generation (7B: one each) and of the second (40B, 180B)."""
-    second, parallel = config.flag("new_decoder_architecture"), config.flag("parallel_attn")
+    second, parallel = config.get_flag("new_decoder_architecture"), config.get_flag("parallel_attn")
     fields["parallel_residual"] = parallel
-    fields["positions"] = "alibi" if config.flag("alibi") else "rotary"
+    fields["positions"] = "alibi" if config.get_flag("alibi") else "rotary"
     if not second:
         fields.pop("kv_heads", None)
-        _put(fields, "kv_heads", 1 if config.flag("multi_query") else None)
+        _set_field(fields, "kv_heads", 1 if config.get_flag("multi_query") else None)
     fields["norms_per_layer"] = fields.get("norms_per_layer", 2 if second else 1) if parallel else 2
-    _ffn_4h(config, fields)
+    _set_default_ffn(config, fields)
 
 
-def _mpt(config: Config, fields: Fields) -> None:
+def _adjust_mpt(config: Config, fields: Fields) -> None:
     """Positions, heads and biases, some of which stand in a mapping of their own."""
-    attention = _part(config.get("attn_config") or {}, "attn_config", config)
-    learned = "learned" if config.flag("learned_pos_emb") else "none"
-    fields["positions"] = "alibi" if attention.flag("alibi") else learned
-    fields["qk_norm"] = "full" if attention.flag("qk_ln") else "none"
+    attention = _open_part(config.get("attn_config") or {}, "attn_config", config)
+    learned = "learned" if config.get_flag("learned_pos_emb") else "none"
+    fields["positions"] = "alibi" if attention.get_flag("alibi") else learned
+    fields["qk_norm"] = "full" if attention.get_flag("qk_ln") else "none"
     if attention.get("attn_type") == "multiquery_attention":
         fields["kv_heads"] = 1
     hidden, ratio = fields.get("hidden"), config.get("expansion_ratio")
     fields["ffn_hidden"] = hidden * ratio if isinstance(hidden, int) and isinstance(ratio, int) else ratio
-    if not config.flag("no_bias"):
+    if not config.get_flag("no_bias"):
         fields |= {"norm": "layernorm", "bias": _ALL}
 
 
@@ -297,60 +297,62 @@ FAMILIES: dict[str, ConfigFamily] = {
     "bert": _gelu_tied(
         keys=_SIZES | {"token_types": "type_vocab_size"},
         defaults={"max_position_embeddings": 512, "type_vocab_size": 2},
-        same=_LEARNED
+        shared=_LEARNED
         | {"kind": "encoder", "bias": _ALL, "embedding_norm": True, "final_norm": False}
         | {"pooler": True, "mlm_head": True},
     ),
     "bloom": _gelu_tied(
         keys={"layers": "n_layer", "hidden": "hidden_size", "heads": "n_head", "vocab": "vocab_size"}
         | {"max_seq_len": "seq_length", "tied_embeddings": "tie_word_embeddings"},
-        same=_LAYERNORM | {"positions": "alibi", "embedding_norm": True, "bias": _ALL},
-        step=_ffn_4h,
+        shared=_LAYERNORM | {"positions": "alibi", "embedding_norm": True, "bias": _ALL},
+        adjust=_set_default_ffn,
     ),
     "deepseek_v2": ConfigFamily(keys=_DEEPSEEK, defaults={"q_lora_rank": 1536, "n_shared_experts": 2}),
     "deepseek_v3": ConfigFamily(
         keys=_DEEPSEEK,
         defaults={"q_lora_rank": 1536, "n_shared_experts": 1, "first_k_dense_replace": 3},
-        same={"bias": ("router",)},  # the load-balancing correction
+        shared={"bias": ("router",)},  # the load-balancing correction
     ),
     "falcon": _gelu_tied(
         keys=_SIZES
         | {"kv_heads": "num_kv_heads", "ffn_hidden": "ffn_hidden_size", "activation": "activation"}
         | {"norms_per_layer": "num_ln_in_parallel_attn"},
         defaults={"max_position_embeddings": 2048, "multi_query": True, "parallel_attn": True},
-        same=_LAYERNORM,
+        shared=_LAYERNORM,
         bias={"bias": _ALL},
-        step=_falcon,
+        adjust=_adjust_falcon,
     ),
     "gemma": _gemma(keys=_LLAMA, defaults={"num_key_value_heads": 16, "head_dim": 256}),
     "gemma2": _gemma(
         keys=_GEMMA,
         defaults={"num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096},
-        same={"norms_per_layer": 4, "window.full_every": 2},
+        shared={"norms_per_layer": 4, "window.full_every": 2},
     ),
     "gemma3_text": _gemma(
         keys=_GEMMA | {"window.full_every": "sliding_window_pattern"},
         defaults={"num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096}
         | {"sliding_window_pattern": 6, "max_position_embeddings": 131072}
         | {"num_attention_heads": 8, "vocab_size": 262208},  # the files of 4B and 12B leave these out
-        same={"norms_per_layer": 4, "qk_norm": "head"},
+        shared={"norms_per_layer": 4, "qk_norm": "head"},
     ),
-    "gpt2": _gelu_tied(keys=_GPT2, defaults={"n_positions": 1024}, same=_LEARNED | {"bias": _ALL}, step=_ffn_4h),
+    "gpt2": _gelu_tied(
+        keys=_GPT2, defaults={"n_positions": 1024}, shared=_LEARNED | {"bias": _ALL}, adjust=_set_default_ffn
+    ),
     "gpt_neox": _gelu(
         keys=_SIZES | {"parallel_residual": "use_parallel_residual"},
         defaults={"use_parallel_residual": True, "attention_bias": True},
-        same=_LAYERNORM | {"bias": ("mlp",)},
+        shared=_LAYERNORM | {"bias": ("mlp",)},
     ),
     "gpt_oss": ConfigFamily(
         keys=_MIXTRAL,
         defaults={"num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128, "attention_bias": True},
-        same={"window.full_every": 2, "attention_sinks": True, "bias": ("mlp", "router")},
+        shared={"window.full_every": 2, "attention_sinks": True, "bias": ("mlp", "router")},
     ),
     "gptj": _gelu(
         keys=_GPT2,
         defaults={"n_positions": 2048},
-        same=_LAYERNORM | {"norms_per_layer": 1, "parallel_residual": True, "bias": ("mlp", "head")},
-        step=_ffn_4h,
+        shared=_LAYERNORM | {"norms_per_layer": 1, "parallel_residual": True, "bias": ("mlp", "head")},
+        adjust=_set_default_ffn,
     ),
     "llama": ConfigFamily(keys=_LLAMA),
     "llama4_text": ConfigFamily(  # attention in chunks counts as a window of that length
@@ -358,7 +360,7 @@ FAMILIES: dict[str, ConfigFamily] = {
         | {"ffn_hidden": "intermediate_size_mlp", "moe.every": "interleave_moe_layer_step"}
         | {"window.tokens": "attention_chunk_size", "window.full_every": "no_rope_layer_interval"},
         defaults={"num_key_value_heads": 8, "head_dim": 128, "attention_chunk_size": 8192, "no_rope_layer_interval": 4},
-        same={"moe.shared_experts": 1},
+        shared={"moe.shared_experts": 1},
     ),
     "mistral": ConfigFamily(keys=_SLIDING, defaults={"num_key_value_heads": 8, "sliding_window": 4096}),
     "mixtral": ConfigFamily(keys=_MIXTRAL, defaults={"num_key_value_heads": 8}),
@@ -366,36 +368,38 @@ FAMILIES: dict[str, ConfigFamily] = {
         keys={"layers": "n_layers", "hidden": "d_model", "heads": "n_heads", "vocab": "vocab_size"}
         | {"ffn_hidden": "expansion_ratio", "max_seq_len": "max_seq_len", "tied_embeddings": "tie_word_embeddings"},
         defaults={"expansion_ratio": 4, "max_seq_len": 2048, "learned_pos_emb": True, "alibi": True, "no_bias": True},
-        same={"norm": "layernorm-no-bias"},
-        step=_mpt,
+        shared={"norm": "layernorm-no-bias"},
+        adjust=_adjust_mpt,
     ),
-    "nemotron": ConfigFamily(keys=_LLAMA, same=_LAYERNORM, activation="squared-relu"),
+    "nemotron": ConfigFamily(keys=_LLAMA, shared=_LAYERNORM, activation="squared-relu"),
     "opt": ConfigFamily(
         keys=_SIZES
         | {"ffn_hidden": "ffn_dim", "activation": "activation_function", "embedding_width": "word_embed_proj_dim"}
         | {"final_norm": "do_layer_norm_before"},
         defaults={"max_position_embeddings": 2048, "enable_bias": True},
-        same=_LEARNED,
+        shared=_LEARNED,
         bias={"enable_bias": _ALL},
         activation="relu",
         tied=True,
     ),
     "phi": _gelu(
         keys=_SIZES | {"kv_heads": "num_key_value_heads"},
-        same=_LAYERNORM | {"norms_per_layer": 1, "parallel_residual": True, "bias": (*_ALL, "head")},
+        shared=_LAYERNORM | {"norms_per_layer": 1, "parallel_residual": True, "bias": (*_ALL, "head")},
     ),
     "phi3": ConfigFamily(keys=_SLIDING),
-    "qwen2": ConfigFamily(keys=_SLIDING, defaults=_QWEN | {"max_window_layers": 28}, same={"bias": ("qkv",)}, bias={}),
+    "qwen2": ConfigFamily(
+        keys=_SLIDING, defaults=_QWEN | {"max_window_layers": 28}, shared={"bias": ("qkv",)}, bias={}
+    ),
     "qwen2_moe": ConfigFamily(
         keys=_QWEN_MOE | {"moe.shared_ffn_hidden": "shared_expert_intermediate_size"},
         defaults=_QWEN | {"num_key_value_heads": 16, "shared_expert_intermediate_size": 5632, "qkv_bias": True},
-        same={"window.full_every": 2, "moe.shared_experts": 1, "moe.shared_gate": True},
+        shared={"window.full_every": 2, "moe.shared_experts": 1, "moe.shared_gate": True},
         bias={"qkv_bias": ("qkv",)},
     ),
     "qwen3": ConfigFamily(
-        keys=_SLIDING, defaults=_QWEN | {"head_dim": 128, "max_window_layers": 28}, same={"qk_norm": "head"}
+        keys=_SLIDING, defaults=_QWEN | {"head_dim": 128, "max_window_layers": 28}, shared={"qk_norm": "head"}
     ),
-    "qwen3_moe": ConfigFamily(keys=_QWEN_MOE, defaults=_QWEN | {"num_key_value_heads": 4}, same={"qk_norm": "head"}),
+    "qwen3_moe": ConfigFamily(keys=_QWEN_MOE, defaults=_QWEN | {"num_key_value_heads": 4}, shared={"qk_norm": "head"}),
 }
 FAMILIES["kimi_k2"] = FAMILIES["deepseek_v3"]
 _TEXT_PARTS = {"gemma3": "gemma3_text", "llama4": "llama4_text"}

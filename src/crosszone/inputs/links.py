@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from crosszone.errors import InvalidError, Notice
-from crosszone.inputs.catalogue import Catalogue, catalogue_of
+from crosszone.inputs.catalogue import Catalogue, get_catalogue
 from crosszone.inputs.cluster import Cluster, Link, LinkFigures, Zone
 from crosszone.inputs.region import (
     Band,
@@ -54,7 +54,7 @@ class ZoneLink:
 
 def zone_links(cluster: Cluster, catalogue: Catalogue | None = None) -> dict[tuple[int, int], ZoneLink]:
     """The path of every pair of zones (by position, first < second)."""
-    return dict(_build_zone_links(cluster, catalogue or catalogue_of(None)))
+    return dict(_build_zone_links(cluster, catalogue or get_catalogue(None)))
 
 
 @lru_cache(maxsize=16)
@@ -221,7 +221,7 @@ def _find_published_pair(a: Zone, b: Zone, catalogue: Catalogue) -> MeasuredPair
 
     if a.region is None or b.region is None or not (built_in(a.region) and built_in(b.region)):
         return None
-    return catalogue.measured_pair(a.region.name, b.region.name)
+    return catalogue.find_measured_pair(a.region.name, b.region.name)
 
 
 def _notice(code: str, field: str, value: Any, level: Literal["warning", "note"], **params: Any) -> Notice:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 from pydantic import BeforeValidator, ValidationInfo, field_serializer
 
 from crosszone.errors import InputError, InvalidError, Notice
-from crosszone.inputs.catalogue import Catalogue, catalogue, catalogue_of
+from crosszone.inputs.catalogue import Catalogue, catalogue, get_catalogue
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.document import Document, dump_json, dump_yaml, parse_document, read_document
 from crosszone.inputs.hf_config import read_hf_config
@@ -140,7 +140,7 @@ _BY_FILE = _single_key_schema("file", {"type": "string"}, "A file with the clust
 
 def _resolve_model(value: Any, info: ValidationInfo) -> Any:
     """A model as a scenario may say it: a name, {size_b}, {hf_config}, {like, ...} or its fields."""
-    entries = catalogue_of(info)
+    entries = get_catalogue(info)
     if isinstance(value, Mapping) and "size_b" in value:
         return _resolve_size(value, info, entries)
     if isinstance(value, Mapping) and "hf_config" in value:
@@ -172,7 +172,7 @@ class Scenario(Value):
 
     @field_serializer("model")
     def _write_model(self, model: Model) -> Any:
-        return catalogue_of(None).written("models", model)
+        return get_catalogue(None).format_reference("models", model)
 
     @cached_property
     def links(self) -> dict[tuple[int, int], ZoneLink]:
@@ -246,7 +246,7 @@ def scenario_notices(scenario: Scenario) -> list[Notice]:
         *link_notices(scenario.cluster, scenario.links),
         *_check_nics(scenario.cluster),
         *_check_run_length(scenario),
-        *catalogue().skipped(),
+        *catalogue().list_skipped(),
     ]
 
 
@@ -281,7 +281,7 @@ def _resolve_size(value: Mapping[str, Any], info: ValidationInfo, entries: Catal
         raise refuse("model_key_alone", "size_b", key="size_b", others=[k for k in value if k != "size_b"])
     if isinstance(size, bool) or not isinstance(size, int | float) or not 0 < size < 1e6:
         raise refuse("size_out_of_range", size)
-    chosen = entries.for_size(size)
+    chosen = entries.find_for_size(size)
     total_b = parameters(chosen.model).total / 1e9
     far = abs(total_b / size - 1) > SIZE_TOLERANCE
     params = {"name": chosen.name, "total_b": round(total_b, 3), "size_b": size}
@@ -327,7 +327,7 @@ def _check_nics(cluster: Cluster) -> Iterator[Notice]:
             if usual is None:
                 yield Notice(code="nic_example", field=field, value=assumed, level="warning", params=params)
             else:
-                params |= {"per_gpu": usual.nic_gbps_per_gpu, "source": group.gpu.source_of("usual_machine")}
+                params |= {"per_gpu": usual.nic_gbps_per_gpu, "source": group.gpu.find_source("usual_machine")}
                 yield Notice(code="nic_usual_machine", field=field, value=assumed, level="warning", params=params)
 
 

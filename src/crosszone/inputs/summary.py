@@ -116,7 +116,7 @@ def _describe_cluster(scenario: Scenario, cluster: Cluster) -> dict[str, Any]:
                     "link": _format_link_name(group),
                     "nic_gbps_node": group.nic_gbps_node,
                     "usd_per_gpu_hour": _find_price(group.usd_per_gpu_hour, group.gpu.usd_per_hour),
-                    "failures_per_1000_gpu_days": catalogue().failure_rate(group.gpu).failures_per_1000_gpu_days,
+                    "failures_per_1000_gpu_days": catalogue().find_failure_rate(group.gpu).failures_per_1000_gpu_days,
                 }
                 for group in zone.nodes
             ],

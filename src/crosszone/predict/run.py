@@ -92,7 +92,7 @@ def predict_run(
 
 @cache
 def _find_failure_rate(gpu: Gpu) -> float:
-    return catalogue().failure_rate(gpu).failures_per_1000_gpu_days
+    return catalogue().find_failure_rate(gpu).failures_per_1000_gpu_days
 
 
 def predict_goodput(placed: PlacedStrategy, framework: str) -> Goodput:

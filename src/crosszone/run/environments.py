@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 
 from crosszone.cost.tiers import figure
 from crosszone.errors import InvalidError, MachineError, Notice
-from crosszone.inputs.catalogue import catalogue_of
+from crosszone.inputs.catalogue import get_catalogue
 from crosszone.inputs.catalogue.entries import OWN_SOURCE
 from crosszone.inputs.environment import Environment, MeasuredLink
 from crosszone.inputs.gpu import CPU
@@ -81,7 +81,7 @@ def find_gpu_name(printed: str) -> str | None:
     without_vendor = printed
     for word in _VENDOR_WORDS:
         without_vendor = without_vendor.replace(word, "")
-    catalogue = catalogue_of(None)
+    catalogue = get_catalogue(None)
     for spelling in (printed, without_vendor):
         entry = catalogue.find("gpus", spelling)
         if entry is not None:

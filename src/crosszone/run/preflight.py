@@ -21,7 +21,7 @@ from typing import Any
 
 from crosszone.cost.tiers import figure
 from crosszone.errors import InvalidError, Level, MachineError, Notice, UnknownNameError
-from crosszone.inputs.catalogue import catalogue_of
+from crosszone.inputs.catalogue import get_catalogue
 from crosszone.inputs.dataset import Dataset
 from crosszone.inputs.environment import Environment, MeasuredLink, pair_id
 from crosszone.inputs.gpu import Gpu
@@ -307,7 +307,7 @@ def _find_gpu_problem(id: str, entry: Environment, state: MachineState) -> Notic
         kind = find_gpu_name(card["name"])
         if kind is not None and entry.gpu is not None and kind != entry.gpu:
             return Notice(code="preflight_gpu_kind", params={**params, "found": card["name"]})
-    catalogue_entry = catalogue_of(None).find("gpus", entry.gpu) if entry.gpu else None
+    catalogue_entry = get_catalogue(None).find("gpus", entry.gpu) if entry.gpu else None
     memory = catalogue_entry.memory_gib if isinstance(catalogue_entry, Gpu) else None
     least = min(card["memory_gib"] for card in cards[: entry.gpus])
     if memory is not None and least < memory * MEMORY_SHARE:

@@ -14,7 +14,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from crosszone.errors import InvalidError, Notice, StoreError
 from crosszone.extras import format_install_command
-from crosszone.inputs.catalogue.entries import home
+from crosszone.inputs.catalogue.entries import find_home
 
 FILE_NAME = "crosszone.db"  # Name of the database in the user's folder
 _POSTGRES_SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
@@ -23,7 +23,7 @@ _POSTGRES_SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
 def parse_address(text: str | None) -> URL:
     """The database of a path, a `sqlite:///` or a `postgresql://` URL; without one, that of the user's folder."""
     if text is None:
-        return _make_file_url(home() / FILE_NAME)
+        return _make_file_url(find_home() / FILE_NAME)
     scheme, is_url, remainder = text.partition("://")
     if not is_url:
         return _make_file_url(Path(text).expanduser()) if text.strip() and "\0" not in text else _refuse(text)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from crosszone.errors import InputError, Notice
-from crosszone.inputs.catalogue.entries import home
+from crosszone.inputs.catalogue.entries import find_home
 from crosszone.web.refusals import refuse
 
 TOKEN_VARIABLE = "CROSSZONE_TOKEN"
@@ -44,7 +44,7 @@ class ServerToken:
 
 def get_token_file() -> Path:
     """Where the hash is kept."""
-    return home() / "token.sha256"
+    return find_home() / "token.sha256"
 
 
 def read_environment_token() -> ServerToken | None:

@@ -351,7 +351,7 @@ class Descriptions:
         return _read_datasheet(catalogue_gpu(self.p, about["gpu"]), "usd_per_hour")
 
     def _from_failures(self, _: RecordedEntry, __: Described, about: Mapping[str, str]) -> NumberSource:
-        rate = catalogue().failure_rate(catalogue_gpu(self.p, about["gpu"]))
+        rate = catalogue().find_failure_rate(catalogue_gpu(self.p, about["gpu"]))
         return NumberSource("catalogue", f"{rate.origin} [{rate.source}]")
 
     def _from_carbon(self, _: RecordedEntry, __: Described, about: Mapping[str, str]) -> NumberSource:
@@ -383,5 +383,5 @@ def _find_zone(p: Predictor, name: str) -> Zone:
 
 def _read_datasheet(gpu: Gpu, figure: str) -> NumberSource:
     """A figure of a datasheet."""
-    source = gpu.source_of(figure)
+    source = gpu.find_source(figure)
     return NumberSource("catalogue", f"gpus/{gpu.name}" + (f" [{source}]" if source else ""))

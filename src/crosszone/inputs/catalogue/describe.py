@@ -20,7 +20,7 @@ def describe_entry(kind: Kind, entry: Entry) -> dict[str, Any]:
     fields: dict[str, Any] = entry.model_dump(mode="json")
     fields["own"] = catalogue().is_own(kind, entry.name)
     if isinstance(entry, Gpu):
-        rate = catalogue().failure_rate(entry)
+        rate = catalogue().find_failure_rate(entry)
         fields["pcie_gb_per_s"] = round(entry.pcie.gb_per_s, 3)
         fields["link_gb_per_s"] = entry.link.gb_per_s if entry.link else None
         fields["failure_rate"] = rate.model_dump(mode="json")
@@ -33,14 +33,14 @@ def describe_entry(kind: Kind, entry: Entry) -> dict[str, Any]:
     return fields
 
 
-def figures(kind: Kind, entry: Entry) -> list[dict[str, Any]]:
+def list_figures(kind: Kind, entry: Entry) -> list[dict[str, Any]]:
     """The figures of an entry, nested ones as `link.domain`, each with the id of its source."""
     fields = describe_entry(kind, entry)
     rate = fields.pop("failure_rate", None)
     if isinstance(entry, ModelEntry) and entry.model.mla:
         fields["model"].pop("head_dim")  # latent attention has head widths of its own
     rows = [
-        {"figure": figure, "value": value, "source": source_of(entry, figure.partition(".")[0])}
+        {"figure": figure, "value": value, "source": find_source(entry, figure.partition(".")[0])}
         for figure, value in _flatten(fields | fields.get("model", {}))
         if figure not in _NOT_FIGURES and not _is_empty(value)
     ]
@@ -56,10 +56,10 @@ def _is_empty(value: Any) -> bool:
     return value in (None, "", []) or (value == 0 and not isinstance(value, float))
 
 
-def source_of(entry: Any, figure: str) -> str | None:
+def find_source(entry: Any, figure: str) -> str | None:
     """Id of the source of one figure of an entry; None where it needs none or none is known."""
     if isinstance(entry, Gpu):
-        return None if figure in _UNSOURCED else entry.source_of(figure)
+        return None if figure in _UNSOURCED else entry.find_source(figure)
     if figure in ("carbon_g_per_kwh", "egress_usd_per_gb"):
         source: str | None = getattr(entry, figure.partition("_")[0] + "_source")
         return source

@@ -75,16 +75,16 @@ class FailureRate(Value):
 Entry: TypeAlias = Gpu | ModelEntry | Region
 
 
-def normal(name: str) -> str:
+def normalize_name(name: str) -> str:
     """A name as it is compared: lower case, spaces and underscores as hyphens."""
     return re.sub(r"[\s_]+", "-", name.strip().lower())
 
 
-# Puts the fields of an entry on top of the entry it is `like`.
-Based: TypeAlias = Callable[[Kind, dict[str, Any]], dict[str, Any]]
+# Merges the fields of an entry into those of the entry it is `like`.
+ApplyLike: TypeAlias = Callable[[Kind, dict[str, Any]], dict[str, Any]]
 
 
-def read_entries(kind: Kind, document: Document, based: Based) -> list[Entry]:
+def read_entries(kind: Kind, document: Document, apply_like: ApplyLike) -> list[Entry]:
     """The entries of one catalogue file: a mapping of names to their fields."""
     if not isinstance(document.value, dict):
         raise FileError(Notice(code="catalogue_not_mapping", file=document.file, line=1))
@@ -93,23 +93,23 @@ def read_entries(kind: Kind, document: Document, based: Based) -> list[Entry]:
         if not isinstance(fields, dict):
             raise InvalidError(document.place_notice(Notice(code="catalogue_not_mapping", field=name, value=fields)))
         try:
-            entries.append(_entry_type(kind, name, fields, document, based))
+            entries.append(_parse_entry(kind, name, fields, document, apply_like))
         except InputError as error:
             raise type(error)(*map(document.place_notice, error.notices)) from None
     return entries
 
 
-def _entry_type(kind: Kind, name: str, fields: dict[str, Any], document: Document, based: Based) -> Entry:
-    def whole(part: dict[str, Any], at: str) -> dict[str, Any]:
+def _parse_entry(kind: Kind, name: str, fields: dict[str, Any], document: Document, apply_like: ApplyLike) -> Entry:
+    def complete(part: dict[str, Any], at: str) -> dict[str, Any]:
         try:
-            return {**based(kind, part), "name": name}
+            return {**apply_like(kind, part), "name": name}
         except InputError as error:
             raise type(error)(*(replace(n, field=f"{at}.like") for n in error.notices)) from None
 
     if kind == "gpus":
-        return parse(Gpu, whole(fields, name), document, at=(name,))
+        return parse(Gpu, complete(fields, name), document, at=(name,))
     if kind == "regions":
-        return parse(Region, whole(fields, name), document, at=(name,))
+        return parse(Region, complete(fields, name), document, at=(name,))
     nested = "architecture" in fields
     # without a nested `architecture` the two kinds of fields stand side by side, told apart by whose they are
     about = {key: value for key, value in fields.items() if key in ModelEntry.model_fields or nested}
@@ -117,7 +117,7 @@ def _entry_type(kind: Kind, name: str, fields: dict[str, Any], document: Documen
     at = (name, "architecture") if nested else (name,)
     if not isinstance(architecture, dict):
         raise InvalidError(Notice(code="must_be_mapping", field=".".join(at), value=architecture))
-    model = parse(Model, whole(architecture, ".".join(at)), document, at=at)
+    model = parse(Model, complete(architecture, ".".join(at)), document, at=at)
     return parse(ModelEntry, {**about, "name": name, "model": model}, document, at=(name,))
 
 
@@ -129,7 +129,7 @@ OWN_SOURCE = "own"  # Source id of a figure that the user gave
 _NOT_FIGURES = ("name", "aliases", "notes", "sources")
 
 
-def home() -> Path:
+def find_home() -> Path:
     """The user's folder: `$CROSSZONE_HOME`, else `~/.crosszone`."""
     configured = os.environ.get("CROSSZONE_HOME")
     try:
@@ -147,56 +147,58 @@ class Catalogue:
         self.own = user_folder
         """Folder of the user's entries; None: built-in ones alone."""
         self._tables: dict[Kind, _Table] = {}
-        self._whole: set[Kind] = set()
+        self._complete: set[Kind] = set()
         # reentrant: while a kind is read, an entry that is `like` another asks for the same kind again
         self._reading = RLock()
 
     def names(self, kind: Kind) -> list[str]:
         """All names of a kind."""
-        return list(self._kind(kind).entries)
+        return list(self._get_table(kind).entries)
 
     def entries(self, kind: Kind) -> list[Entry]:
         """All entries of a kind, built-in ones first."""
-        return list(self._kind(kind).entries.values())
+        return list(self._get_table(kind).entries.values())
 
     def entry(self, kind: Kind, name: str) -> Entry:
         """The entry of a name or alias; `UnknownNameError` names the nearest ones."""
         match = self.find(kind, name)
-        skipped = self._kind(kind).skipped.get(normal(name))
+        skipped = self._get_table(kind).skipped.get(normalize_name(name))
         if match is None and skipped:
             raise InvalidError(*skipped)
         if match is None:
-            raise UnknownNameError(Notice(code="unknown_name", value=name, params=self._unknown(kind, name)))
+            raise UnknownNameError(
+                Notice(code="unknown_name", value=name, params=self._build_unknown_params(kind, name))
+            )
         return match
 
-    def has(self, kind: Kind, name: str) -> str | None:
+    def find_name(self, kind: Kind, name: str) -> str | None:
         """The name of the entry that goes by this spelling, if one does."""
-        return self._kind(kind).spellings.get(normal(name))
+        return self._get_table(kind).spellings.get(normalize_name(name))
 
-    def skipped(self) -> list[Notice]:
-        """What is wrong with files of the user's that were left out, as warnings."""
+    def list_skipped(self) -> list[Notice]:
+        """What is wrong with those of the user's files that were left out, as warnings."""
         warnings = (
             notice for table in self._tables.values() for notices in table.skipped.values() for notice in notices
         )
-        # one notice stands under every name that its file was to give
+        # a notice is listed under every name that its file would have defined
         return [replace(notice, level="warning") for notice in {id(notice): notice for notice in warnings}.values()]
 
     def find(self, kind: Kind, name: str) -> Entry | None:
         """The entry of a name or alias, or None."""
-        table = self._kind(kind)
-        spelling = normal(name)
+        table = self._get_table(kind)
+        spelling = normalize_name(name)
         match = table.entries.get(table.spellings.get(spelling, ""))
         if match is None and kind == "models":
-            match = self._fewer_layers(spelling)
+            match = self._find_with_fewer_layers(spelling)
         return match
 
     def is_own(self, kind: Kind, name: str) -> bool:
         """The entry is the user's, not built in."""
-        return name in self._kind(kind).user_files
+        return name in self._get_table(kind).user_files
 
-    def own_file(self, kind: Kind, name: str) -> Path:
+    def find_own_file(self, kind: Kind, name: str) -> Path:
         """The file that holds one of the user's entries."""
-        return self._kind(kind).user_files[name]
+        return self._get_table(kind).user_files[name]
 
     def gpu(self, name: str) -> Gpu:
         """A GPU kind by name."""
@@ -221,16 +223,16 @@ class Catalogue:
         if isinstance(value, str):
             entry = self.find(kind, value)
             if entry is None:
-                raise self._not_found(kind, value)
+                raise self._build_not_found_error(kind, value)
             return entry.model if isinstance(entry, ModelEntry) else entry
         if isinstance(value, Mapping):
-            return self._like(kind, value) if isinstance(value.get("like"), str) else value
+            return self._merge_like(kind, value) if isinstance(value.get("like"), str) else value
         if not isinstance(value, Gpu | Model | Region):
             raise refuse("must_be_entry", kind=kind)
         return value
 
-    def _like(self, kind: Kind, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Fields on top of an entry; nested ones are merged, and figures that change lose their source."""
+    def _merge_like(self, kind: Kind, value: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields merged into those of the entry they are `like`; figures that change get the user as their source."""
         base = self.resolve(kind, value["like"])
         overrides = {key: inner for key, inner in value.items() if key != "like"}
         fields = {key: inner for key, inner in base.to_plain().items() if key not in ("name", "aliases", "notes")}
@@ -244,28 +246,28 @@ class Catalogue:
             changed = {"carbon_g_per_kwh": "carbon_source", "egress_usd_per_gb": "egress_source", "lat": "source"}
             fields |= {source: OWN_SOURCE for key, source in changed.items() if key in overrides}
         changes = ", ".join(
-            f"{key} {_short(inner)}" for key, inner in overrides.items() if key not in ("name", "notes")
+            f"{key} {_format_change(inner)}" for key, inner in overrides.items() if key not in ("name", "notes")
         )
         # 100: no longer than `value.Name` takes
         return {"name": f"{base.name} with {changes}"[:100].strip() if changes else base.name} | fields
 
-    def _not_found(self, kind: Kind, name: str) -> Exception:
+    def _build_not_found_error(self, kind: Kind, name: str) -> Exception:
         """Why a name cannot be resolved: its file is wrong and was left out, a known limit, or no such name."""
-        skipped = self._kind(kind).skipped.get(normal(name))
+        skipped = self._get_table(kind).skipped.get(normalize_name(name))
         if skipped:
             return refuse_as(skipped[0])
-        reason = self.unsupported.get(normal(name)) if kind == "models" else None
+        reason = self.unsupported.get(normalize_name(name)) if kind == "models" else None
         if reason:
             return refuse("unsupported_model", name, reason=reason)
-        return refuse("unknown_name", name, **self._unknown(kind, name))
+        return refuse("unknown_name", name, **self._build_unknown_params(kind, name))
 
-    def written(self, kind: Kind, value: Gpu | Model | Region) -> Any:
-        """How a file refers to an entry: by name if it is built in, else with all its fields."""
+    def format_reference(self, kind: Kind, value: Gpu | Model | Region) -> Any:
+        """The form of an entry in a file: its name if it is built in, else all its fields."""
         built_in = None if self.is_own(kind, value.name) else self.find(kind, value.name)
         entry = built_in.model if isinstance(built_in, ModelEntry) else built_in
         return value.name if entry == value else value.to_plain()
 
-    def measured_pair(self, first: str, second: str) -> MeasuredPair | None:
+    def find_measured_pair(self, first: str, second: str) -> MeasuredPair | None:
         """The published measurement between two regions, turned so that it starts at `first`."""
         pair = self._pairs.get((first, second))
         if pair is not None:
@@ -277,31 +279,34 @@ class Catalogue:
         turned = {"gbps": back.gbps_back, "gbps_back": back.gbps} if back.gbps_back is not None else {}
         return back.replace(between=(first, second), **turned)
 
-    def measured_pairs(self) -> list[MeasuredPair]:
+    def list_measured_pairs(self) -> list[MeasuredPair]:
         """All published measurements between regions."""
         return list(self._pairs.values())
 
     @cached_property
     def sources(self) -> dict[str, dict[str, Any]]:
         """Citations by id."""
-        return {key: cited for document in _built_in("sources") for key, cited in document.value.items()}
+        return {key: cited for document in _read_built_in("sources") for key, cited in document.value.items()}
 
     @cached_property
     def unsupported(self) -> dict[str, str]:
         """Names of published runs whose architecture cannot be described, with the reason."""
-        return {normal(name): reason for name, reason in _built_in_file("unsupported-models.yaml").value.items()}
+        return {
+            normalize_name(name): reason
+            for name, reason in _read_built_in_file("unsupported-models.yaml").value.items()
+        }
 
     @cached_property
     def failures(self) -> dict[str, FailureRate]:
         """Failure rates by GPU kind, and `default`."""
-        document = _built_in_file("failures.yaml")
+        document = _read_built_in_file("failures.yaml")
         return {name: parse(FailureRate, rate, document, at=(name,)) for name, rate in document.value.items()}
 
-    def failure_rate(self, gpu: Gpu) -> FailureRate:
+    def find_failure_rate(self, gpu: Gpu) -> FailureRate:
         """The failure rate of a GPU kind: its own, else the default one."""
         return self.failures.get(gpu.name, self.failures["default"])
 
-    def for_size(self, size_b: float) -> ModelEntry:
+    def find_for_size(self, size_b: float) -> ModelEntry:
         """The well-known dense decoder (`stands_for_size`) nearest in ratio to `size_b` (1e9 parameters)."""
         candidates = [
             e for e in self.entries("models") if isinstance(e, ModelEntry) and e.stands_for_size and e.published
@@ -309,26 +314,26 @@ class Catalogue:
         # by the logarithm: 3.5B and 14B are equally far from 7B
         return min(candidates, key=lambda e: abs(math.log(e.published.total_b / size_b)) if e.published else math.inf)
 
-    def based(self, kind: Kind, fields: dict[str, Any]) -> dict[str, Any]:
-        """Fields on top of the entry they are `like`, if they name one."""
+    def apply_like(self, kind: Kind, fields: dict[str, Any]) -> dict[str, Any]:
+        """Fields merged into those of the entry they are `like`, if they name one."""
         if not isinstance(fields.get("like"), str):
             return fields
         self.entry(kind, fields["like"])
         resolved: dict[str, Any] = self.resolve(kind, fields)
         return resolved
 
-    def _kind(self, kind: Kind) -> _Table:
-        if kind not in self._whole:
-            with self._reading:  # another thread waits for the whole; entries like others see what is read so far
+    def _get_table(self, kind: Kind) -> _Table:
+        if kind not in self._complete:
+            with self._reading:  # another thread waits until all is read; entries like others see what is read so far
                 if kind not in self._tables:
                     self._read(kind)
-                    self._whole.add(kind)
+                    self._complete.add(kind)
         return self._tables[kind]
 
     @cached_property
     def _pairs(self) -> dict[tuple[str, str], MeasuredPair]:
         pairs = {}
-        for document in _built_in("links"):
+        for document in _read_built_in("links"):
             for index, entry in enumerate(document.value):
                 pair = parse(MeasuredPair, entry, document, at=(index,))
                 pairs[pair.between] = pair
@@ -337,24 +342,24 @@ class Catalogue:
     def _read(self, kind: Kind) -> None:
         if self.own is None:
             table = self._tables[kind] = _Table()  # there while entries are read: they may be like others
-            for document in _built_in(kind):
-                table.add(read_entries(kind, document, self.based), document)
+            for document in _read_built_in(kind):
+                table.add(read_entries(kind, document, self.apply_like), document)
             return
-        table = self._tables[kind] = _built_in_catalogue()._kind(kind).copy()
-        for path in own_files(self.own, kind):
-            # a file that cannot be parsed names nothing; what it was to define goes by the name it was saved under
+        table = self._tables[kind] = _load_built_in_catalogue()._get_table(kind).copy()
+        for path in list_own_files(self.own, kind):
+            # the names in a file that cannot be parsed are unknown: its entry is looked up by the name of the file
             names = [path.stem]
             try:
                 document = read_document(path)
                 names += list(document.value) if isinstance(document.value, dict) else []
-                entries = read_entries(kind, document, self.based)
+                entries = read_entries(kind, document, self.apply_like)
                 table.add(entries, document)
             except InputError as error:  # one bad file of the user's must not stop everything else
-                table.skipped.update({normal(name): error.notices for name in names})
+                table.skipped.update({normalize_name(name): error.notices for name in names})
             else:
                 table.user_files.update({entry.name: path for entry in entries})
 
-    def _fewer_layers(self, name: str) -> ModelEntry | None:
+    def _find_with_fewer_layers(self, name: str) -> ModelEntry | None:
         match = _FEWER_LAYERS.fullmatch(name)
         # published runs with fewer layers than the model has; all else is as in the model itself
         base = self.find("models", match["base"]) if match else None
@@ -366,9 +371,9 @@ class Catalogue:
         model = base.model.replace(layers=layers, name=name)
         return base.replace(name=name, aliases=(), published=None, stands_for_size=False, model=model)
 
-    def _unknown(self, kind: Kind, name: str) -> dict[str, Any]:
-        table = self._kind(kind)
-        close = [table.spellings[n] for n in find_nearest_names(normal(name), table.spellings, limit=6)]
+    def _build_unknown_params(self, kind: Kind, name: str) -> dict[str, Any]:
+        table = self._get_table(kind)
+        close = [table.spellings[n] for n in find_nearest_names(normalize_name(name), table.spellings, limit=6)]
         return {"kind": kind, "nearest": list(dict.fromkeys(close))[:3]}
 
 
@@ -380,7 +385,7 @@ class _Table:
     spellings: dict[str, str] = field(default_factory=dict)
     user_files: dict[str, Path] = field(default_factory=dict)
     skipped: dict[str, Sequence[Notice]] = field(default_factory=dict)
-    """What is wrong with files of the user's that were left out, by each name that they were to give."""
+    """What is wrong with those of the user's files that were left out, by the names they would have defined."""
 
     def copy(self) -> _Table:
         """The same entries, to add others to."""
@@ -390,7 +395,7 @@ class _Table:
         """Add the entries of one file, all or none."""
         spelled: dict[str, str] = {}
         for entry in entries:
-            for spelling in map(normal, (entry.name, *entry.aliases)):
+            for spelling in map(normalize_name, (entry.name, *entry.aliases)):
                 owner = self.spellings.get(spelling) or spelled.get(spelling)
                 if owner:
                     notice = Notice(code="name_taken", field=entry.name, value=spelling, params={"taken": owner})
@@ -400,7 +405,7 @@ class _Table:
         self.spellings.update(spelled)
 
 
-def own_files(folder: Path, kind: Kind) -> list[Path]:
+def list_own_files(folder: Path, kind: Kind) -> list[Path]:
     """The user's files of a kind, in order of name."""
     try:
         return sorted((folder / kind).glob("*.y*ml"))
@@ -409,33 +414,33 @@ def own_files(folder: Path, kind: Kind) -> list[Path]:
         raise InputError(Notice(code="home_unreadable", value=str(folder), params=params)) from None
 
 
-def _short(value: Any) -> str:
+def _format_change(value: Any) -> str:
     return " ".join(f"{key} {inner}" for key, inner in value.items()) if isinstance(value, Mapping) else str(value)
 
 
 @cache
-def _built_in(folder: str) -> tuple[Document, ...]:
+def _read_built_in(folder: str) -> tuple[Document, ...]:
     file_names = sorted(f.name for f in _DATA.joinpath(folder).iterdir() if f.name.endswith(".yaml"))
-    return tuple(_built_in_file(f"{folder}/{name}") for name in file_names)
+    return tuple(_read_built_in_file(f"{folder}/{name}") for name in file_names)
 
 
-def _built_in_file(path: str) -> Document:
+def _read_built_in_file(path: str) -> Document:
     return read_shipped("crosszone.inputs.catalogue", path)
 
 
 @cache
-def _built_in_catalogue() -> Catalogue:
+def _load_built_in_catalogue() -> Catalogue:
     """Validated once: catalogues differ in the user's entries only, and these change while a server runs."""
     return Catalogue(user_folder=None)
 
 
 @lru_cache(maxsize=8)
-def _catalogue_at(user_folder: Path, stamp: tuple[tuple[str, int, int], ...]) -> Catalogue:
+def _load_catalogue(user_folder: Path, stamp: tuple[tuple[str, int, int], ...]) -> Catalogue:
     del stamp  # part of the key: a changed file makes a new catalogue
     return Catalogue(user_folder)
 
 
-def _stamp(path: Path) -> tuple[str, int, int]:
+def _read_stamp(path: Path) -> tuple[str, int, int]:
     try:
         stat = path.stat()
     except OSError:  # it went away meanwhile, or is a link to nowhere
@@ -445,11 +450,13 @@ def _stamp(path: Path) -> tuple[str, int, int]:
 
 def catalogue() -> Catalogue:
     """The catalogue with the user's own entries as they are now."""
-    user_folder = home() / "catalogue"
-    return _catalogue_at(user_folder, tuple(_stamp(path) for kind in KINDS for path in own_files(user_folder, kind)))
+    user_folder = find_home() / "catalogue"
+    return _load_catalogue(
+        user_folder, tuple(_read_stamp(path) for kind in KINDS for path in list_own_files(user_folder, kind))
+    )
 
 
-def catalogue_of(info: ValidationInfo | None) -> Catalogue:
+def get_catalogue(info: ValidationInfo | None) -> Catalogue:
     """The catalogue a validator should use: that of its context, else the user's."""
     context = info.context if info is not None else None
     supplied = context.get("catalogue") if isinstance(context, dict) else None

@@ -21,8 +21,8 @@ from crosszone.inputs.catalogue.entries import (
     Kind,
     ModelEntry,
     catalogue,
-    home,
-    normal,
+    find_home,
+    normalize_name,
     read_entries,
 )
 from crosszone.inputs.document import Document, dump_yaml, read_document
@@ -38,7 +38,7 @@ def add_entries(kind: Kind, source: str | Path | Document, *, replace: bool = Fa
     """Check the entries of a file and keep them; nothing is written unless all of them are good."""
     document = source if isinstance(source, Document) else read_document(source)
     current = catalogue()
-    entries = [_own_sourced(entry) for entry in read_entries(kind, document, current.based)]
+    entries = [_set_own_source(entry) for entry in read_entries(kind, document, current.apply_like)]
     if not entries:
         raise InvalidError(document.place_notice(Notice(code="nothing_to_add")))
     spelled: dict[str, str] = {}
@@ -49,7 +49,7 @@ def add_entries(kind: Kind, source: str | Path | Document, *, replace: bool = Fa
     return [_write_entry(kind, entry, current) for entry in entries]
 
 
-def _own_sourced(entry: Entry) -> Entry:
+def _set_own_source(entry: Entry) -> Entry:
     """The entry with the user as the source of what names none."""
     if isinstance(entry, Gpu):
         return entry.replace(sources={"default": OWN_SOURCE, **entry.sources})
@@ -59,19 +59,19 @@ def _own_sourced(entry: Entry) -> Entry:
 def remove_entry(kind: Kind, name: str) -> str:
     """Forget one of the user's entries (or a file of that name that cannot be read); returns its name."""
     current = catalogue()
-    broken = home() / "catalogue" / kind / f"{normal(name)}.yaml"
-    if current.has(kind, name) is None and _FILE_NAME.fullmatch(normal(name)) and broken.is_file():
-        _rewrite(broken, {})
-        return normal(name)
+    broken = find_home() / "catalogue" / kind / f"{normalize_name(name)}.yaml"
+    if current.find_name(kind, name) is None and _FILE_NAME.fullmatch(normalize_name(name)) and broken.is_file():
+        _rewrite_file(broken, {})
+        return normalize_name(name)
     entry = current.entry(kind, name)
     if not current.is_own(kind, entry.name):
         raise InvalidError(Notice(code="not_own", value=entry.name))
-    path = current.own_file(kind, entry.name)
-    _rewrite(path, {key: fields for key, fields in read_document(path).value.items() if key != entry.name})
+    path = current.find_own_file(kind, entry.name)
+    _rewrite_file(path, {key: fields for key, fields in read_document(path).value.items() if key != entry.name})
     return entry.name
 
 
-def _rewrite(path: Path, entries: dict[str, Any]) -> None:
+def _rewrite_file(path: Path, entries: dict[str, Any]) -> None:
     """Write a file of entries; without any, the file goes."""
     try:
         if entries:
@@ -79,16 +79,20 @@ def _rewrite(path: Path, entries: dict[str, Any]) -> None:
         else:
             path.unlink(missing_ok=True)
     except OSError as error:
-        raise unwritable(path, error) from None
+        raise build_unwritable_error(path, error) from None
 
 
-def start_fields(entry: Entry) -> dict[str, Any]:
+def build_start_fields(entry: Entry) -> dict[str, Any]:
     """The fields of an entry as a start for the user's own: without its other names, notes and sources."""
     left_out = {"aliases", "notes", "published", "publisher", "stands_for_size"}
-    return {k: v for k, v in entry_fields(entry).items() if k not in left_out and not k.endswith(("source", "sources"))}
+    return {
+        k: v
+        for k, v in build_entry_fields(entry).items()
+        if k not in left_out and not k.endswith(("source", "sources"))
+    }
 
 
-def entry_fields(entry: Entry) -> dict[str, Any]:
+def build_entry_fields(entry: Entry) -> dict[str, Any]:
     """The fields of an entry as its file holds them, without its name."""
     fields = {key: value for key, value in entry.to_plain().items() if key not in ("name", "model")}
     if isinstance(entry, ModelEntry):
@@ -102,32 +106,32 @@ def find_name_conflict(
 ) -> Notice | None:
     """Why the entry's names cannot be used, if so; those of this file so far are noted in `spelled`."""
     if not _FILE_NAME.fullmatch(entry.name):
-        legal = re.sub(r"[^a-z0-9.+-]+", "-", normal(entry.name)).strip("-.+") or "my-entry"
+        legal = re.sub(r"[^a-z0-9.+-]+", "-", normalize_name(entry.name)).strip("-.+") or "my-entry"
         return Notice(code="own_name", field=entry.name, value=entry.name, params={"legal": legal})
     for spelling in (entry.name, *entry.aliases):
-        owner = current.has(kind, spelling)
+        owner = current.find_name(kind, spelling)
         same = owner == entry.name and current.is_own(kind, entry.name)
         if same and not replace:
             return Notice(code="own_exists", field=entry.name, value=entry.name)
-        if (owner is not None and not same) or normal(spelling) in spelled:
-            params = {"taken": owner or spelled[normal(spelling)]}
+        if (owner is not None and not same) or normalize_name(spelling) in spelled:
+            params = {"taken": owner or spelled[normalize_name(spelling)]}
             return Notice(code="name_taken", field=entry.name, value=spelling, params=params)
-        spelled[normal(spelling)] = entry.name
+        spelled[normalize_name(spelling)] = entry.name
     return None
 
 
 def _write_entry(kind: Kind, entry: Entry, current: Catalogue) -> Entry:
     """Keep an entry in a file of its own; one that is there already stays in its file, with the others of it."""
-    folder, beside = home() / "catalogue" / kind, {}
+    folder, beside = find_home() / "catalogue" / kind, {}
     path = folder / f"{entry.name}.yaml"
     if current.is_own(kind, entry.name):
-        path = current.own_file(kind, entry.name)
+        path = current.find_own_file(kind, entry.name)
         beside = read_document(path).value
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise unwritable(folder, error) from None
-    _rewrite(path, {**beside, entry.name: entry_fields(entry)})
+        raise build_unwritable_error(folder, error) from None
+    _rewrite_file(path, {**beside, entry.name: build_entry_fields(entry)})
     return entry
 
 
@@ -144,7 +148,7 @@ def replace_file(path: Path, text: str) -> None:
         raise
 
 
-def unwritable(path: Path, error: OSError) -> InputError:
+def build_unwritable_error(path: Path, error: OSError) -> InputError:
     """What is said where the user's folder cannot be written."""
     return InputError(Notice(code="home_unwritable", value=str(path), params={"reason": error.strerror or str(error)}))
 
@@ -179,7 +183,7 @@ class FormField(Value):
 
 
 @cache
-def form_of(kind: Kind) -> tuple[FormField, ...]:
+def build_form_fields(kind: Kind) -> tuple[FormField, ...]:
     """The fields of an own entry of a kind, in the order of its file."""
     fields = list(_list_fields(_VALUES[kind].model_json_schema()))
     if kind == "models":
@@ -205,7 +209,7 @@ def _list_fields(
             group=group,
             optional_group=optional,
             required=name in schema.get("required", ()),
-            kind=_kind(shape),
+            kind=_find_field_kind(shape),
             choices=tuple(shape.get("enum") or shape.get("items", {}).get("enum", ())),
             least=shape.get("minimum", shape.get("exclusiveMinimum")),
             most=shape.get("maximum"),
@@ -222,7 +226,7 @@ def _resolve_shape(field_schema: dict[str, Any], definitions: dict[str, Any]) ->
     return shape, len(field_schema.get("anyOf", [field_schema])) > len(choices)
 
 
-def _kind(shape: dict[str, Any]) -> FieldKind:
+def _find_field_kind(shape: dict[str, Any]) -> FieldKind:
     if shape.get("type") == "array":
         return "choices" if "enum" in shape["items"] else "names"
     if "enum" in shape:

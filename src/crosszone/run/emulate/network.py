@@ -31,7 +31,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from crosszone.errors import MachineError, Notice
-from crosszone.inputs.catalogue.entries import home
+from crosszone.inputs.catalogue.entries import find_home
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.links import zone_links
 from crosszone.run.machine import BOOT, WAIT_S, run_request
@@ -243,7 +243,7 @@ def find_problem() -> Notice | None:
 def build_relay() -> Path:
     """The relay, compiled for this machine once for each text of it."""
     source = (files("crosszone.run.emulate") / "zones.c").read_bytes()
-    program = home() / "cache" / f"zones-{hashlib.sha256(source).hexdigest()[:16]}"
+    program = find_home() / "cache" / f"zones-{hashlib.sha256(source).hexdigest()[:16]}"
     if program.exists():
         return program
     program.parent.mkdir(parents=True, exist_ok=True)

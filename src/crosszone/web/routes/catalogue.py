@@ -17,11 +17,18 @@ from pydantic import BaseModel, ConfigDict, Field
 from crosszone.cost.description import ProfileDescription, ProfileSummary, described_profile, described_profiles
 from crosszone.errors import InputError, Notice, RequestError, UnknownNameError
 from crosszone.inputs.catalogue import KINDS, catalogue
-from crosszone.inputs.catalogue.describe import USUAL_LENGTH, describe_entry, figures
+from crosszone.inputs.catalogue.describe import USUAL_LENGTH, describe_entry, list_figures
 from crosszone.inputs.catalogue.entries import Entry, Kind
-from crosszone.inputs.catalogue.own import FormField, add_entries, entry_fields, form_of, remove_entry, start_fields
+from crosszone.inputs.catalogue.own import (
+    FormField,
+    add_entries,
+    build_entry_fields,
+    build_form_fields,
+    build_start_fields,
+    remove_entry,
+)
 from crosszone.inputs.document import Document, parse_document
-from crosszone.inputs.hf_config import model_from_hf_config
+from crosszone.inputs.hf_config import parse_hf_config
 from crosszone.inputs.summary import describe_model
 from crosszone.web.answers import Json, errors_documented
 from crosszone.web.body import ApiRoute, document_example
@@ -89,7 +96,7 @@ class RemovedBody(BaseModel):
 @router.get("/catalogue/links", tags=["catalogue"], responses=errors_documented())
 def list_links() -> list[dict[str, Any]]:
     """List what was measured between regions."""
-    return [pair.to_plain() for pair in catalogue().measured_pairs()]
+    return [pair.to_plain() for pair in catalogue().list_measured_pairs()]
 
 
 @router.get("/catalogue/sources", tags=["catalogue"], responses=errors_documented())
@@ -101,7 +108,7 @@ def list_sources() -> dict[str, dict[str, Any]]:
 @router.get("/catalogue/forms/{kind}", tags=["catalogue"], responses=errors_documented(404))
 def list_form_fields(kind: KindName) -> list[FormField]:
     """List the fields of an own entry: how a form asks for them."""
-    return list(form_of(check_kind(kind)))
+    return list(build_form_fields(check_kind(kind)))
 
 
 @router.post(
@@ -114,7 +121,7 @@ def list_form_fields(kind: KindName) -> list[FormField]:
 def import_hf_config(body: HfConfigBody) -> Json:
     """Read a Hugging Face `config.json` as the fields of a model; nothing is kept."""
     config = parse_document(body.text, "config.json")
-    model = model_from_hf_config(config.value, body.name)
+    model = parse_hf_config(config.value, body.name)
     described = describe_model(model, model.max_seq_len or USUAL_LENGTH)
     architecture = {key: value for key, value in model.to_plain().items() if key != "name"}
     return Json({"name": model.name, "fields": {"architecture": architecture}, "parameters": described["parameters"]})
@@ -155,7 +162,11 @@ def list_entry_fields(kind: KindName, name: EntryName) -> dict[str, Any]:
     checked = check_kind(kind)
     entry = _find_entry(checked, name)
     is_own = catalogue().is_own(checked, entry.name)
-    return {"name": entry.name, "own": is_own, "fields": entry_fields(entry) if is_own else start_fields(entry)}
+    return {
+        "name": entry.name,
+        "own": is_own,
+        "fields": build_entry_fields(entry) if is_own else build_start_fields(entry),
+    }
 
 
 @router.get("/catalogue/{kind}/{name:path}", tags=["catalogue"], responses=errors_documented(404))
@@ -231,7 +242,7 @@ def _find_own_entry(kind: Kind, name: str) -> Entry:
 
 
 def _describe_with_figures(kind: Kind, entry: Entry) -> dict[str, Any]:
-    return {**describe_entry(kind, entry), "figures": figures(kind, entry)}
+    return {**describe_entry(kind, entry), "figures": list_figures(kind, entry)}
 
 
 def _write_entry(kind: Kind, name: str, fields: dict[str, Any], *, replaces: bool) -> Entry:
