@@ -30,8 +30,8 @@ def scenario(**changes: Any) -> Scenario:
 
 
 def case(strategy: dict[str, Any], **changes: Any) -> Case:
-    return scenario(strategy=strategy, **changes).case()
+    return scenario(strategy=strategy, **changes).build_case()
 
 
 def settled(**degrees: Any) -> Strategy:
-    return Strategy(**degrees).settled(room=8, global_batch=64)
+    return Strategy(**degrees).settle_dp(room=8, global_batch=64)

@@ -6,7 +6,7 @@ import importlib.util
 import re
 
 from conftest import ROOT
-from crosszone.inputs.region import routes
+from crosszone.inputs.region import load_routes
 
 ID = re.compile(r"\[([A-Z]\d{1,2})\]")
 
@@ -28,7 +28,7 @@ def test_docs_code_and_tests_name_the_same_formulas():
 
 def test_the_route_factors_in_the_docs_are_those_of_the_program():
     text = (ROOT / "docs" / "formulas.md").read_text(encoding="utf-8")
-    for bucket in routes()["buckets"]:
+    for bucket in load_routes()["buckets"]:
         row = f"| {bucket['from_km']} - {bucket['to_km']} | {bucket['pairs']} | {bucket['p10']:.2f} | {bucket['median']:.2f} | {bucket['p90']:.2f} |"
         assert row in text
 

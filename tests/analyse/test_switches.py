@@ -19,7 +19,7 @@ from crosszone.analyse.switches import (
 )
 from crosszone.analyse.what_if import what_if
 from crosszone.errors import InputError
-from crosszone.inputs.frameworks import frameworks
+from crosszone.inputs.frameworks import load_frameworks
 from crosszone.predict.predict import build_predictor
 from crosszone.text import load_texts
 from predict.given import zones
@@ -80,7 +80,7 @@ def test_every_switch_is_flipped_here():
 def test_no_switch_is_dead(name, value, framework):
     """F65 to F71: a switch changes the prediction and the framework's option, or is refused with a reason."""
     averages = name in ("fragments", "delay", "update_type")
-    if averages and not frameworks()[framework].local_update:
+    if averages and not load_frameworks()[framework].local_update:
         with pytest.raises(InputError):
             changes_of(name, value, build_predictor(far(framework)))
         return
@@ -139,7 +139,7 @@ def test_every_value_does_something_on_some_framework(name, value):
 
 def test_each_framework_can_turn_what_its_data_says():
     """The options named for a framework go with what `frameworks.yaml` says it can do."""
-    known = frameworks()
+    known = load_frameworks()
     for framework in known:
         able = known[framework]
         assert set(switches()["compression"].options[framework]) == set(able.compression)

@@ -28,7 +28,7 @@ from crosszone.calibrate.components_read import STACK, ComponentRun, is_componen
 from crosszone.cost.own_profiles import OwnProfile, load
 from crosszone.cost.profile import Profiles
 from crosszone.errors import FileError, InputError
-from crosszone.inputs.frameworks import frameworks
+from crosszone.inputs.frameworks import load_frameworks
 from crosszone.predict.predict import build_measured_predictor, build_prediction
 from effort import examples
 
@@ -187,7 +187,7 @@ def test_a_job_is_the_prediction_of_its_case(one):
     """The step is `predict`'s, to the last digit: there is no other model of these jobs."""
     run = one()
     own = add_cluster_profile("perlmutter", profiles())
-    told = build_prediction(build_measured_predictor(run.id, run.case, frameworks()["deepspeed"], own))
+    told = build_prediction(build_measured_predictor(run.id, run.case, load_frameworks()["deepspeed"], own))
     assert parts(run).step == told.step_time_s.expected
     assert told.basis.own_profile == "perlmutter"
 
@@ -216,7 +216,7 @@ def test_messages_hold_both_ends(one):
     """[X8] Every stage but the ends has four messages of a micro-batch in its time, the ends two."""
     run = one()
     own = add_cluster_profile("perlmutter", profiles())
-    times = build_measured_predictor(run.id, run.case, frameworks()["deepspeed"], own).step.times
+    times = build_measured_predictor(run.id, run.case, load_frameworks()["deepspeed"], own).step.times
     there, back = (float(np.ravel(x)[0]) for x in (times.send, times.send_back))
     added = (times.sends + times.sends_back)[0].tolist()
     assert added == pytest.approx([there + back, 2 * (there + back), 2 * (there + back), there + back])

@@ -17,7 +17,7 @@ from crosszone import Scenario, load_scenario
 from crosszone.cli import output as bars
 from crosszone.errors import IllegalError, Notice
 from crosszone.inputs.document import dump_yaml
-from crosszone.inputs.placement import packed
+from crosszone.inputs.placement import pack_ranks
 from crosszone.plan.layouts import Crossing
 from crosszone.plan.plan import OBJECTIVES, IdleGpus, Plan, Plans, Point, Rejected
 from crosszone.predict.predict import build_prediction, build_predictor
@@ -39,7 +39,7 @@ def told(code: str, **params: Any) -> dict[str, Any]:
 def made(scenario: Scenario, rank: int, kind: str = "synchronous", **more: Any) -> Plan:
     """A plan as the search gives it, of a scenario that has a strategy."""
     found = build_predictor(scenario)
-    place = {"placement": packed(scenario.cluster, found.strategy)[0], "zones": ("a", "b"), "crossing": "dp"}
+    place = {"placement": pack_ranks(scenario.cluster, found.strategy)[0], "zones": ("a", "b"), "crossing": "dp"}
     rest = {"chance": None, "idle": (), "reasons": (), "value": 1.0} | place | more
     common = {"framework": found.framework.name, "strategy": found.strategy, "prediction": build_prediction(found)}
     return Plan(rank=rank, kind=kind, **common, **rest)

@@ -158,7 +158,7 @@ def test_a_search_with_timed_links_finds_the_best_there_is(seed):
     """The bounds hold with whatever was timed: rings and sends some ten times slower or faster than the catalogue's."""
     random = np.random.default_rng(seed)
     problem = small_problem(seed, 200)
-    kinds = {group.gpu.name for _, group in problem.cluster.groups()}
+    kinds = {group.gpu.name for _, group in problem.cluster.zone_groups}
     rows = [
         timed(
             op, n, g, gpu=kind, gb_per_s=float(np.exp(random.uniform(0, 6))), latency_us=float(random.uniform(0, 300))

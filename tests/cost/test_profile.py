@@ -14,7 +14,7 @@ from crosszone.cost.profile import GENERIC, Profiles
 from crosszone.errors import InvalidError
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.document import parse_document
-from crosszone.inputs.frameworks import frameworks
+from crosszone.inputs.frameworks import load_frameworks
 
 MOST_COEFFICIENTS = 100
 SHARES = ("matmul", "matmul_fp8", "flash", "batched", "link", "nic", "a2a_exposed", "tp_exposed", "dp_contention")
@@ -118,7 +118,7 @@ def test_every_gpu_of_the_catalogue_has_a_profile(profiles):
 
 
 def test_every_framework_has_one_default_stack(profiles):
-    for name in frameworks():
+    for name in load_frameworks():
         owners = [stack for stack, entry in profiles.stacks.items() if name in entry.get("default_of", ())]
         assert len(owners) == 1, name
         assert profiles.stack_of(name) == owners[0]

@@ -23,7 +23,7 @@ from crosszone.cost.wan import (
     zone_ring,
 )
 from crosszone.inputs.cluster import Cluster
-from crosszone.inputs.links import ZoneLink, zone_links
+from crosszone.inputs.links import ZoneLink, build_zone_links
 from effort import examples
 
 GBIT = 1e9 / 8 * 0.9653
@@ -37,7 +37,7 @@ def cluster(zones: int = 2, **link: object) -> Cluster:
 
 
 def the_link(**link: object) -> ZoneLink:
-    return zone_links(cluster(2, **link))[0, 1]
+    return build_zone_links(cluster(2, **link))[0, 1]
 
 
 def limits(zones: int, egress: float = np.inf, ingress: float = np.inf, pair: float = np.inf) -> Limits:
@@ -87,7 +87,7 @@ def test_loss_slows_cubic_and_hardly_bbr():
 def test_an_rtt_from_distance_gives_a_band():
     """[T11] The longer the round trip, the later and slower."""
     far = Cluster.model_validate({"zones": [zone("a", region="cn-beijing"), zone("b", region="cn-shenzhen")]})
-    tier = wan_tier(zone_links(far)[0, 1])
+    tier = wan_tier(build_zone_links(far)[0, 1])
     assert tier.latency_s[0] < tier.latency_s[1] < tier.latency_s[2]
     assert tier.bytes_per_s[0] >= tier.bytes_per_s[1] >= tier.bytes_per_s[2]
 
@@ -112,7 +112,7 @@ def test_the_way_back_may_have_its_own_rate():
     """[T11]"""
     zones = [zone("a"), zone("b")]
     link = {"between": ["a", "b"], "gbps": 1, "gbps_back": 2, "rtt_ms": 10}
-    found = zone_links(Cluster.model_validate({"zones": zones, "links": [link]}))[0, 1]
+    found = build_zone_links(Cluster.model_validate({"zones": zones, "links": [link]}))[0, 1]
     there, back = (wan_tier(found, WIDE, back=back).bytes_per_s[1] for back in (False, True))
     assert (there, back) == pytest.approx((GBIT, 2 * GBIT))
     assert zone_paths(Cluster.model_validate({"zones": zones, "links": [link]})).limits.pair[1, 0] == back

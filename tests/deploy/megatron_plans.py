@@ -179,7 +179,7 @@ def runs(names: Any) -> list[dict[str, Any]]:
     made = []
     for name in names:
         launch = plan_of(name)
-        newer = "blackwell" in {group.gpu.architecture for _, group in launch.scenario.cluster.groups()}
+        newer = "blackwell" in {group.gpu.architecture for _, group in launch.scenario.cluster.zone_groups}
         for file in (megatron.ARGUMENTS, megatron.TINY_ARGUMENTS):
             about = {"world": launch.world_size, "environment": variables(launch), "architecture": 10 if newer else 9}
             made.append({"name": f"{name} {file}", "argv": words(megatron.build_files(launch)[file]), **about})

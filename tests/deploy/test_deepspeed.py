@@ -418,7 +418,7 @@ def test_the_topology_has_the_ranks_where_the_plan_has_them(train_python, order)
     told = {one.name: one.value for one in deepspeed.build_options(launch)}
     axes = told["ProcessTopology(axes)"]
     (found,) = asked(train_python, ["topology", axes, [2, 2]])
-    planned = launch.predictor.placed.placement.coordinates(launch.predictor.strategy)
+    planned = launch.predictor.placed.placement.compute_coordinates(launch.predictor.strategy)
     assert [one["pipe"] for one in found] == planned["pp"].tolist()
     assert [one["data"] for one in found] == planned["dp"].tolist()
 

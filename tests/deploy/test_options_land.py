@@ -7,7 +7,7 @@ import pytest
 from crosszone.deploy.deploy import build_bundle
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.errors import IllegalError
-from crosszone.inputs.frameworks import frameworks
+from crosszone.inputs.frameworks import load_frameworks
 from crosszone.inputs.scenario import read_scenario
 from deploy.conftest import scenario
 
@@ -19,7 +19,7 @@ MODEL = {"layers": 8, "hidden": 512, "heads": 8, "ffn_hidden": 1376, "vocab": 10
 
 def variations():
     """One field at a time away from the base, with what the framework needs beside it."""
-    for name, framework in frameworks().items():
+    for name, framework in load_frameworks().items():
         for kind in framework.compression:
             talk = {"compression": kind} | ({"compression_rank": 4} if kind == "powersgd" else {})
             needs = {"int4": {"zero": 3}, "1-bit": {"zero": 0}}.get(kind, {})

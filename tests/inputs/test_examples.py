@@ -8,7 +8,7 @@ import pytest
 
 from conftest import ROOT
 from crosszone import load_scenario
-from crosszone.inputs.scenario import Scenario, parse_scenario, read_scenario, scenario_notices
+from crosszone.inputs.scenario import Scenario, list_scenario_notices, parse_scenario, read_scenario
 from crosszone.inputs.schema import ROOTS
 from crosszone.inputs.summary import describe
 
@@ -81,7 +81,7 @@ def test_the_examples_explain_every_key_of_job_link_and_common_strategy():
 def test_three_cities_are_those_of_the_design():
     scenario = example("three-cities")
     assert scenario.cluster.gpus == 128
-    assert scenario.case().strategy.micro_batches(1024) == 256
+    assert scenario.build_case().strategy.micro_batches(1024) == 256
     assert [zone.gpus for zone in scenario.cluster.zones] == [64, 32, 32]
 
 
@@ -112,6 +112,6 @@ def test_three_continents_rest_on_published_measurements():
 
 
 def test_two_of_three_cities_links_are_flagged_as_examples():
-    codes = [notice.code for notice in scenario_notices(example("three-cities"))]
+    codes = [notice.code for notice in list_scenario_notices(example("three-cities"))]
     assert codes.count("gbps_example") == 2
     assert codes.count("rtt_from_distance") == 2

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone import Region, catalogue
-from crosszone.inputs.region import fibre_floor_ms, great_circle_km, routes, rtt_from_distance_ms
+from crosszone.inputs.region import estimate_rtt_ms, fibre_floor_ms, great_circle_km, load_routes
 
 latitude, longitude = st.floats(-90, 90), st.floats(-180, 180)
 
@@ -60,32 +60,32 @@ def test_a_thousand_kilometres_cost_five_milliseconds_one_way():
     ],
 )
 def test_the_expected_rtt_is_the_median_of_measured_routes(distance, expected):
-    assert rtt_from_distance_ms(distance).expected == pytest.approx(expected, abs=0.06)
+    assert estimate_rtt_ms(distance).expected == pytest.approx(expected, abs=0.06)
 
 
 @given(st.floats(0, 20037))
 def test_an_rtt_from_distance_is_a_band_above_the_floor(distance):
-    band = rtt_from_distance_ms(distance)
+    band = estimate_rtt_ms(distance)
     assert fibre_floor_ms(distance) <= band.low < band.expected < band.high
 
 
 @given(st.floats(0, 20037), st.floats(0, 20037))
 def test_farther_is_never_quicker(one, other):
-    near, far = rtt_from_distance_ms(min(one, other)), rtt_from_distance_ms(max(one, other))
+    near, far = estimate_rtt_ms(min(one, other)), estimate_rtt_ms(max(one, other))
     assert (near.low, near.expected, near.high) <= (far.low, far.expected, far.high)
     assert near.low <= far.low and near.expected <= far.expected and near.high <= far.high
 
 
 def test_the_band_of_long_routes_is_the_measured_p10_to_p90():
-    bucket = routes()["buckets"][-1]
-    band = rtt_from_distance_ms(10000)
+    bucket = load_routes()["buckets"][-1]
+    band = estimate_rtt_ms(10000)
     assert band.low == pytest.approx(98 * bucket["p10"])
     assert band.high == pytest.approx(98 * bucket["p90"])
     assert 1.3 < bucket["p10"] < bucket["median"] < bucket["p90"] < 2.6
 
 
 def test_two_sites_in_one_city_are_about_a_millisecond_apart():
-    band = rtt_from_distance_ms(30)
+    band = estimate_rtt_ms(30)
     assert 0.3 < band.low < band.expected < 1.5 < band.high < 3
 
 
@@ -97,10 +97,10 @@ def test_bands_hold_up_on_the_measured_pairs_of_the_catalogue():
         distance = km(*pair.between)
         if pair.rtt_ms is None or distance < 200:
             continue
-        band = rtt_from_distance_ms(distance)
+        band = estimate_rtt_ms(distance)
         total += 1
         inside += band.low <= pair.rtt_ms <= band.high
-        bucket = next(b for b in routes()["buckets"] if distance < b["to_km"])
+        bucket = next(b for b in load_routes()["buckets"] if distance < b["to_km"])
         outside += not bucket["min"] * 0.99 <= pair.rtt_ms / fibre_floor_ms(distance) <= bucket["max"] * 1.01
     assert total >= 50
     assert inside / total >= 0.6

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from crosszone import Job
 from crosszone.errors import InvalidError
-from crosszone.inputs.job import compute_precision, numerics, state_bytes
+from crosszone.inputs.job import find_compute_path, load_numerics, state_bytes
 from crosszone.inputs.value import parse
 
 
@@ -74,7 +74,7 @@ def test_pure_bf16_keeps_no_fp32_gradients_in_megatron_either():
     assert state_bytes(job(precision="bf16-pure"), framework="megatron").gradients == 2
 
 
-@given(st.sampled_from(sorted(numerics()["precisions"])), st.integers(1, 1024))
+@given(st.sampled_from(sorted(load_numerics()["precisions"])), st.integers(1, 1024))
 def test_sharding_more_never_takes_more(precision, shards):
     made = job(precision=precision)
     totals = [state_bytes(made, framework="deepspeed", zero=stage, shards=shards).total for stage in range(4)]
@@ -85,7 +85,7 @@ def test_sharding_more_never_takes_more(precision, shards):
     ("precision", "path"), [("bf16-amp", "bf16"), ("mxfp8", "fp8"), ("nvfp4", "fp4"), ("fp16", "fp16")]
 )
 def test_a_precision_names_the_tensor_path_it_needs(precision, path):
-    assert compute_precision(job(precision=precision)) == path
+    assert find_compute_path(job(precision=precision)) == path
 
 
 @pytest.mark.parametrize("alias", ["pytorch-ddp", "DDP", "PyTorch_DDP"])

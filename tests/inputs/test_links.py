@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from builders import fields, scenario, zone
 from crosszone import InputError, load_scenario
-from crosszone.inputs.scenario import read_scenario, scenario_notices
+from crosszone.inputs.scenario import list_scenario_notices, read_scenario
 
 
 def two(first: str | None, second: str | None, **cluster):
@@ -64,7 +64,7 @@ def test_without_a_measurement_the_rtt_comes_from_the_distance_with_its_band_and
     assert link.origins["rtt_ms"] == "distance"
     assert link.rtt_ms.low < link.rtt_ms.expected < link.rtt_ms.high
     assert link.origins["gbps"] == "example"
-    codes = [notice.code for notice in scenario_notices(found)]
+    codes = [notice.code for notice in list_scenario_notices(found)]
     assert "gbps_example" in codes
     assert "rtt_from_distance" in codes
 
@@ -79,7 +79,7 @@ def test_typed_kilometres_stand_for_the_route():
 def test_a_typed_rtt_below_the_light_in_fibre_floor_is_flagged(rtt_ms, flagged):
     """Beijing - Shanghai is 1067 km: 2 x 1067 x 4.9 us = 10.46 ms."""
     found = two("cn-beijing", "cn-shanghai", links=[{"between": ["a", "b"], "gbps": 1, "rtt_ms": rtt_ms}])
-    notices = [n for n in scenario_notices(found) if n.code == "rtt_below_floor"]
+    notices = [n for n in list_scenario_notices(found) if n.code == "rtt_below_floor"]
     assert bool(notices) == flagged
     if flagged:
         assert notices[0].level == "warning"
@@ -110,7 +110,7 @@ def test_an_assumed_rate_is_told_for_the_way_it_is_assumed():
     link = only(found)
     assert (link.gbps, link.gbps_back) == (7, 1)
     assert (link.origins["gbps"], link.origins["gbps_back"]) == ("typed", "example")
-    told = [n for n in scenario_notices(found) if n.code == "gbps_example"]
+    told = [n for n in list_scenario_notices(found) if n.code == "gbps_example"]
     assert [(n.value, n.params["pair"]) for n in told] == [(1, "b - a")]
 
 
@@ -122,12 +122,14 @@ def test_a_place_of_ones_own_has_no_published_measurement():
 
 def test_kilometres_below_the_great_circle_are_flagged():
     found = two("us-east-1", "ap-southeast-1", links=[{"between": ["a", "b"], "km": 1, "gbps": 1}])
-    assert "km_below_circle" in [n.code for n in scenario_notices(found)]
+    assert "km_below_circle" in [n.code for n in list_scenario_notices(found)]
 
 
 def test_a_default_link_below_the_floor_is_flagged_where_it_stands():
     found = two("cn-beijing", "cn-shanghai", default_link={"gbps": 1, "rtt_ms": 1})
-    assert [n.field for n in scenario_notices(found) if n.code == "rtt_below_floor"] == ["cluster.default_link.rtt_ms"]
+    assert [n.field for n in list_scenario_notices(found) if n.code == "rtt_below_floor"] == [
+        "cluster.default_link.rtt_ms"
+    ]
 
 
 def test_an_uplink_slower_than_its_link_is_told():
@@ -136,7 +138,7 @@ def test_an_uplink_slower_than_its_link_is_told():
         zone("b", region="cn-shanghai", downlink_gbps=3, uplink_gbps=8),
     ]
     found = scenario(cluster={"zones": zones, "links": [{"between": ["a", "b"], "gbps": 10, "rtt_ms": 30}]})
-    told = [(n.params["pair"], n.field, n.value) for n in scenario_notices(found) if n.code == "uplink_limits"]
+    told = [(n.params["pair"], n.field, n.value) for n in list_scenario_notices(found) if n.code == "uplink_limits"]
     assert told == [("a - b", "cluster.zones[1].downlink_gbps", 3), ("b - a", "cluster.zones[0].uplink_gbps", 5)]
 
 

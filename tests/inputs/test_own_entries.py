@@ -11,7 +11,7 @@ from crosszone import InputError, catalogue, load_scenario
 from crosszone.errors import InvalidError
 from crosszone.inputs.catalogue.own import add_entries, build_entry_fields, remove_entry
 from crosszone.inputs.document import dump_yaml, parse_document
-from crosszone.inputs.scenario import scenario_notices
+from crosszone.inputs.scenario import list_scenario_notices
 
 GOOD = "mine: {dense_tflops: {bf16: 10}, memory_gib: 8, memory_gb_per_s: 100}"
 
@@ -128,7 +128,7 @@ def test_one_bad_file_does_not_stop_what_does_not_need_it(home):
     (folder / "gone.yaml").symlink_to(folder / "missing")
     (folder / "broken.yaml").write_text("broken: {memory_gib: x}\n")
     assert catalogue().gpu("a100").memory_gib == 80
-    warned = [n for n in scenario_notices(load_scenario(fields())) if n.file]
+    warned = [n for n in list_scenario_notices(load_scenario(fields())) if n.file]
     assert {n.level for n in warned} == {"warning"}
     assert {Path(n.file).name for n in warned} == {"gone.yaml", "broken.yaml"}
     with pytest.raises(InputError) as caught:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from builders import scenario, settled, zone
 from crosszone import Placement
 from crosszone.errors import IllegalError
-from crosszone.inputs.placement import packed, tp_capacity
+from crosszone.inputs.placement import count_group_tp_room, pack_ranks
 from crosszone.inputs.value import parse
 
 LINK = {"gbps": 1, "rtt_ms": 40}
@@ -23,7 +23,7 @@ def cluster(*sizes: int, **more):
 
 def test_fourteen_gpus_are_used_or_idle_with_a_reason():
     """2 + 4 + 8 GPUs and tp 4: the two-GPU node never gets a group of four."""
-    placement, idle = packed(cluster(2, 4, 8), settled(tp=4, dp=3))
+    placement, idle = pack_ranks(cluster(2, 4, 8), settled(tp=4, dp=3))
     assert placement.ranks + sum(i.count for i in idle) == 14
     assert [(i.zone, i.count, i.reason.code) for i in idle] == [("z0", 2, "idle_tp")]
     assert "2 GPUs of zone z0" in idle[0].reason.message()
@@ -31,39 +31,39 @@ def test_fourteen_gpus_are_used_or_idle_with_a_reason():
 
 
 def test_spare_gpus_are_idle_with_another_reason():
-    placement, idle = packed(cluster(4, 8, 2), settled(tp=2, dp=5))
+    placement, idle = pack_ranks(cluster(4, 8, 2), settled(tp=2, dp=5))
     assert placement.ranks == 10
     assert [(i.zone, i.count, i.reason.code) for i in idle] == [("z1", 2, "idle_spare"), ("z2", 2, "idle_spare")]
 
 
 def test_groups_of_four_leave_two_of_six_gpus_in_each_node():
     found = cluster(6, 6)
-    placement, idle = packed(found, settled(tp=4, dp=2))
+    placement, idle = pack_ranks(found, settled(tp=4, dp=2))
     assert [(b.zone, b.first, b.count) for b in placement.blocks] == [("z0", 0, 4), ("z1", 0, 4)]
     assert sum(i.count for i in idle) == 4
 
 
 def test_what_does_not_fit_is_refused():
     with pytest.raises(IllegalError) as caught:
-        packed(cluster(2, 4, 8), settled(tp=4, pp=1, dp=4))
+        pack_ranks(cluster(2, 4, 8), settled(tp=4, pp=1, dp=4))
     assert caught.value.notices[0].code == "tp_room"
 
 
 def test_megatron_order_puts_pipeline_stages_apart_and_replicas_together():
     """Order tp-cp-dp-pp: contiguous ranks are a range of pipeline stages, so pp crosses the zones."""
     found, strategy = cluster(8, 8), settled(tp=4, pp=2, dp=2)
-    placement, _ = packed(found, strategy)
-    axes, where = placement.coordinates(strategy), placement.located(found)
+    placement, _ = pack_ranks(found, strategy)
+    axes, where = placement.compute_coordinates(strategy), placement.locate_ranks(found)
     assert (axes["pp"] == where["zone"]).all()
     turned = placement.replace(order=("tp", "cp", "pp", "dp"))
-    assert (turned.coordinates(strategy)["dp"] == where["zone"]).all()
+    assert (turned.compute_coordinates(strategy)["dp"] == where["zone"]).all()
 
 
 def test_ranks_count_from_the_first_gpu_of_the_first_node():
     found = cluster(4)
-    placement, _ = packed(found, settled(tp=2, dp=2))
-    assert placement.located(found)["gpu"].tolist() == [0, 1, 2, 3]
-    assert placement.coordinates(settled(tp=2, dp=2))["tp"].tolist() == [0, 1, 0, 1]
+    placement, _ = pack_ranks(found, settled(tp=2, dp=2))
+    assert placement.locate_ranks(found)["gpu"].tolist() == [0, 1, 2, 3]
+    assert placement.compute_coordinates(settled(tp=2, dp=2))["tp"].tolist() == [0, 1, 0, 1]
 
 
 def checked(blocks, strategy, found, **more) -> list[str]:
@@ -99,7 +99,7 @@ def test_a_group_may_not_mix_gpu_kinds():
         {"zone": "a", "group": 0, "first": 2, "count": 2},
     ]
     assert checked(blocks, settled(tp=4, dp=2), found) == ["tp_mixes_gpus"]
-    placement, _ = packed(found, settled(tp=4, dp=2))
+    placement, _ = pack_ranks(found, settled(tp=4, dp=2))
     assert placement.check(found, settled(tp=4, dp=2)) == []
 
 
@@ -121,16 +121,16 @@ def test_groups_torn_over_nodes_are_allowed_and_remarked_upon():
     whole = parse(Placement, {"blocks": [{"zone": "a", "first": 0, "count": 16}]})
     strategy = settled(tp=4, dp=4)
     assert torn.check(found, strategy) == []
-    assert [n.params["torn"] for n in torn.remarks(found, strategy)] == [2]
-    assert whole.remarks(found, strategy) == []
+    assert [n.params["torn"] for n in torn.list_remarks(found, strategy)] == [2]
+    assert whole.list_remarks(found, strategy) == []
 
 
 def test_idle_gpus_of_a_typed_placement_say_where_and_how_many():
     found = cluster(4, 8)
     placement = parse(Placement, {"blocks": [{"zone": "z1", "count": 6}]})
-    assert [(i.zone, i.count) for i in placement.idle(found)] == [("z0", 4), ("z1", 2)]
+    assert [(i.zone, i.count) for i in placement.list_idle(found)] == [("z0", 4), ("z1", 2)]
     assert (
-        placement.idle(found)[1].reason.message()
+        placement.list_idle(found)[1].reason.message()
         == "2 GPUs of zone z1, node group 0, stay idle: the placement does not use them."
     )
 
@@ -154,16 +154,16 @@ def test_packing_uses_each_gpu_once_keeps_groups_whole_and_accounts_for_all(size
     zones = [zone(f"z{n}", gpus, count=count) for n, (gpus, count) in enumerate(sizes)]
     found = scenario(cluster={"zones": zones, "default_link": LINK}).cluster
     strategy = settled(tp=tp, pp=pp, dp=dp, cp=cp)
-    room = sum(tp_capacity(group, tp) for _, group in found.groups())
+    room = sum(count_group_tp_room(group, tp) for _, group in found.zone_groups)
     assume(strategy.ranks <= room)
-    placement, idle = packed(found, strategy)
+    placement, idle = pack_ranks(found, strategy)
     assert placement.check(found, strategy) == []
     assert placement.ranks == strategy.ranks
     assert placement.ranks + sum(i.count for i in idle) == found.gpus
-    where, axes = placement.located(found), placement.coordinates(strategy)
+    where, axes = placement.locate_ranks(found), placement.compute_coordinates(strategy)
     team = (axes["cp"] * dp + axes["dp"]) * pp + axes["pp"]
     for number in range(team.max() + 1):
         members = team == number
         nodes = np.unique(where["group"][members] * 10_000 + where["node"][members])
-        gpus = [group.gpus for _, group in found.groups()][where["group"][members][0]]
+        gpus = [group.gpus for _, group in found.zone_groups][where["group"][members][0]]
         assert len(nodes) == max(1, tp // gpus)

@@ -8,8 +8,14 @@ from hypothesis import strategies as st
 
 from builders import case, scenario, zone
 from crosszone.errors import IllegalError
-from crosszone.inputs.frameworks import frameworks
-from crosszone.inputs.rules import able_frameworks, broken_rules, framework_has_schedule, largest_divisor, require_legal
+from crosszone.inputs.frameworks import load_frameworks
+from crosszone.inputs.rules import (
+    check_framework_schedule,
+    find_able_frameworks,
+    find_largest_divisor,
+    list_broken_rules,
+    require_legal,
+)
 
 SEED_ZONES = {
     "zones": [zone("beijing", 2), zone("shenzhen", 4), zone("shanghai", 8)],
@@ -18,7 +24,7 @@ SEED_ZONES = {
 
 
 def codes(strategy, framework=None, **changes):
-    return [n.code for n in broken_rules(case(strategy, **changes), framework and frameworks()[framework])]
+    return [n.code for n in list_broken_rules(case(strategy, **changes), framework and load_frameworks()[framework])]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +45,7 @@ def codes(strategy, framework=None, **changes):
     ],
 )
 def test_each_clash_is_named_with_the_nearest_legal_value(strategy, changes, code, legal):
-    notices = {n.code: n for n in broken_rules(case(strategy, **changes))}
+    notices = {n.code: n for n in list_broken_rules(case(strategy, **changes))}
     assert code in notices
     assert notices[code].params["legal"] == legal
     assert str(legal) in notices[code].hint() or legal == 0
@@ -92,7 +98,7 @@ def test_each_rule_breaks_where_it_should_and_nowhere_else(strategy, changes, co
 def test_sixty_four_ranks_do_not_fit_on_fourteen_gpus():
     """The example of the platform's own document: 2 x 4 x 8 on 2 + 4 + 8 GPUs."""
     found = case({"dp": 2, "pp": 4, "tp": 8}, cluster=SEED_ZONES, job={"seq_len": 2048, "global_batch": 56})
-    notice = broken_rules(found)[0]
+    notice = list_broken_rules(found)[0]
     assert notice.code == "model_over_gpus"
     assert "64 ranks" in notice.message()
     assert "14 GPUs" in notice.message()
@@ -102,14 +108,14 @@ def test_sixty_four_ranks_do_not_fit_on_fourteen_gpus():
 def test_the_context_degree_offered_really_divides_the_sequence(length, cp, legal):
     """A causal sequence is cut into 2c parts: 36 into 12, 15 into none."""
     found = case({"cp": cp, "dp": 1}, job={"seq_len": length, "global_batch": 8})
-    notice = next(n for n in broken_rules(found) if n.code == "cp_over_sequence")
+    notice = next(n for n in list_broken_rules(found) if n.code == "cp_over_sequence")
     assert notice.params["legal"] == legal
     assert "cp_over_sequence" not in codes({"cp": legal, "dp": 1}, job={"seq_len": length, "global_batch": 8})
 
 
 def test_the_tensor_degree_offered_really_fits():
     two_nodes, job = {"zones": [zone("a", 6, count=2)]}, {"seq_len": 2048, "global_batch": 12}
-    notice = broken_rules(case({"tp": 4, "dp": 3}, cluster=two_nodes, job=job))[0]
+    notice = list_broken_rules(case({"tp": 4, "dp": 3}, cluster=two_nodes, job=job))[0]
     assert (notice.code, notice.params["legal"]) == ("tp_room", 2)
     assert codes({"tp": 2, "dp": 3}, cluster=two_nodes, job=job) == []
 
@@ -214,7 +220,7 @@ def test_each_framework_refuses_what_it_cannot_do(framework, strategy, job, code
 def test_any_framework_means_the_first_that_can():
     assert require_legal(case({"dp": 8}))[0].name == "ddp"
     assert require_legal(case({"tp": 2, "pp": 2, "dp": 2, "zero": 1}))[0].name == "megatron"
-    able, refused = able_frameworks(case({"cp": 2, "pp": 2, "dp": 2, "zero": 1}))
+    able, refused = find_able_frameworks(case({"cp": 2, "pp": 2, "dp": 2, "zero": 1}))
     assert [framework.name for framework in able] == ["megatron"]
     assert len(refused) == 4
 
@@ -228,7 +234,7 @@ def test_a_framework_is_asked_with_its_own_zero_stage():
 def test_when_no_framework_can_each_says_why():
     with pytest.raises(IllegalError) as caught:
         require_legal(case({"pp": 2, "dp": 4, "schedule": "delay-aware", "extra_warmup": 3}))
-    assert len(caught.value.notices) == len(frameworks())
+    assert len(caught.value.notices) == len(load_frameworks())
 
 
 def test_dp_follows_from_the_gpus_and_divides_the_batch():
@@ -318,7 +324,7 @@ def test_published_runs_are_legal(data):
                     continue
                 tried += 1
                 try:
-                    broken = [notice.code for notice in broken_rules(measured_case(row))]
+                    broken = [notice.code for notice in list_broken_rules(measured_case(row))]
                 except InputError as error:
                     broken = [notice.code for notice in error.notices]
                 if broken:
@@ -328,16 +334,16 @@ def test_published_runs_are_legal(data):
 
 
 def test_gradient_accumulation_is_the_number_of_micro_batches():
-    assert scenario(strategy={"tp": 8, "dp": 1, "micro_batch": 2}).case().strategy.micro_batches(64) == 32
+    assert scenario(strategy={"tp": 8, "dp": 1, "micro_batch": 2}).build_case().strategy.micro_batches(64) == 32
 
 
 def test_micro_batches_of_each_replica_add_up_to_the_batch():
     """[R2] 4 x (10 + 5) = 60 samples of 64: 16 micro-batches of 4 would do, or a batch of 60. 3 does not divide 64: 32 of 2."""
-    (notice,) = broken_rules(case({"replica_micro_batches": [10, 5], "micro_batch": 4}))
+    (notice,) = list_broken_rules(case({"replica_micro_batches": [10, 5], "micro_batch": 4}))
     assert notice.params == {"batch": 64, "micro_batch": 4, "samples": 60, "legal": 4, "needed": 16}
     assert "add up to 16" in notice.hint()
     assert "global_batch=60" in notice.hint()
-    (notice,) = broken_rules(case({"replica_micro_batches": [10, 5], "micro_batch": 3}))
+    (notice,) = list_broken_rules(case({"replica_micro_batches": [10, 5], "micro_batch": 3}))
     assert (notice.params["legal"], notice.params["needed"]) == (2, 32)
     made = case({"replica_micro_batches": [40, 24]}).strategy
     assert (made.dp, made.micro_batches(64), made.uneven) == (2, 40, True)
@@ -355,7 +361,7 @@ def test_zones_that_average_are_those_of_the_placement(held, code):
 
 @given(st.integers(1, 10_000), st.integers(1, 10_000))
 def test_the_largest_divisor_divides_and_is_the_largest(number, most):
-    found = largest_divisor(number, most)
+    found = find_largest_divisor(number, most)
     assert number % found == 0
     assert found <= most
     assert not any(number % d == 0 for d in range(found + 1, min(number, most) + 1))
@@ -374,7 +380,7 @@ degree = st.sampled_from([1, 2, 3, 4, 8, 16])
     v=degree,
     zero=st.integers(0, 3),
     sp=st.booleans(),
-    framework=st.sampled_from(sorted(frameworks())),
+    framework=st.sampled_from(sorted(load_frameworks())),
 )
 def test_any_strategy_is_judged_without_stumbling(tp, pp, dp, cp, ep, b, v, zero, sp, framework):
     strategy = {
@@ -388,7 +394,7 @@ def test_any_strategy_is_judged_without_stumbling(tp, pp, dp, cp, ep, b, v, zero
         "zero": zero,
         "sequence_parallel": sp,
     }
-    for notice in broken_rules(case(strategy, model="mixtral-8x7b"), frameworks()[framework]):
+    for notice in list_broken_rules(case(strategy, model="mixtral-8x7b"), load_frameworks()[framework]):
         assert notice.message("en") and notice.hint("en") and notice.message("zh") and notice.hint("zh")
 
 
@@ -408,6 +414,6 @@ def test_torchs_schedules_run_only_some_numbers_of_micro_batches(schedule, chunk
     """torch/distributed/pipelining/schedules.py, PyTorch 2.13.0: m % max(1, m // p) must be 0; DualPipeV wants m >= 2 p."""
     small = {"layers": 16, "hidden": 64, "heads": 4, "ffn_hidden": 64, "vocab": 100}
     strategy = {"pp": 4, "dp": 1, "schedule": schedule, "interleave": chunks, "zero": 2}
-    asked = scenario(model=small, job={"seq_len": 16, "global_batch": batch}, strategy=strategy).case()
-    found = [notice.code for notice in framework_has_schedule(asked, frameworks()["fsdp"])]
+    asked = scenario(model=small, job={"seq_len": 16, "global_batch": batch}, strategy=strategy).build_case()
+    found = [notice.code for notice in check_framework_schedule(asked, load_frameworks()["fsdp"])]
     assert found == ([code] if code else [])

@@ -11,7 +11,7 @@ from builders import fields, scenario, zone
 from conftest import ROOT
 from crosszone import InputError, load_scenario
 from crosszone.inputs.document import dump_yaml
-from crosszone.inputs.scenario import parse_scenario, read_scenario, scenario_notices
+from crosszone.inputs.scenario import list_scenario_notices, parse_scenario, read_scenario
 from effort import examples
 from inputs.scenarios import scenario_fields
 
@@ -34,7 +34,7 @@ cluster:
     [("llama-2-7b", "sequence_over_context", "note"), ("bert-large", "sequence_over_positions", "warning")],
 )
 def test_a_sequence_longer_than_the_model_was_made_for_is_told(model, code, level):
-    told = scenario_notices(scenario(model=model, job={"seq_len": 8192, "global_batch": 64}))
+    told = list_scenario_notices(scenario(model=model, job={"seq_len": 8192, "global_batch": 64}))
     (found,) = [notice for notice in told if notice.field == "job.seq_len"]
     assert (found.code, found.level, found.value) == (code, level, 8192)
 
@@ -302,7 +302,7 @@ def test_json_of_a_description_is_plain():
 )
 def test_an_assumed_nic_is_told_with_its_rate_and_where_it_comes_from(gpu, code, gbps, words):
     nodes = [{"count": 2, "gpus": 8, "gpu": gpu}]
-    notices = scenario_notices(scenario(cluster={"zones": [{"name": "a", "nodes": nodes}]}))
+    notices = list_scenario_notices(scenario(cluster={"zones": [{"name": "a", "nodes": nodes}]}))
     assumed = [notice for notice in notices if notice.code.startswith("nic_")]
     assert [(notice.code, notice.value) for notice in assumed] == [(code, gbps)]
     for language in ("en", "zh"):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from builders import scenario
 from crosszone import InputError, Scenario
-from crosszone.inputs.links import zone_links
+from crosszone.inputs.links import build_zone_links
 from crosszone.plan.crossover import Crossover, find_crossover, scale_zone_links
 from crosszone.predict.predict import build_predictor
 from effort import examples
@@ -87,7 +87,7 @@ def test_every_rate_between_zones_is_scaled_and_nothing_else():
     cluster["zones"][1] |= {"uplink_gbps": 8, "downlink_gbps": 6}
     before = scenario(cluster=cluster).cluster
     after = scale_zone_links(before, 10)
-    old, new = zone_links(before), zone_links(after)
+    old, new = build_zone_links(before), build_zone_links(after)
     assert [(path.gbps, path.gbps_back) for path in new.values()] == [(30, 40), (100, 100), (100, 100)]
     assert [(z.uplink_gbps, z.downlink_gbps) for z in after.zones] == [(80, None), (80, 60), (None, None)]
     for pair, path in new.items():
@@ -100,7 +100,7 @@ def test_derived_rates_are_scaled_too():
     cluster = zones()
     cluster["default_link"] = {"rtt_ms": 20}
     before = scenario(cluster=cluster).cluster
-    old, new = zone_links(before)[0, 1], zone_links(scale_zone_links(before, 0.5))[0, 1]
+    old, new = build_zone_links(before)[0, 1], build_zone_links(scale_zone_links(before, 0.5))[0, 1]
     assert old.origins["gbps"] == "example" and new.gbps == pytest.approx(0.5 * old.gbps)
 
 

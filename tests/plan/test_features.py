@@ -103,7 +103,7 @@ def test_over_one_gigabit_no_tensor_parallel_group_crosses_and_every_gpu_is_used
     """F27: on two zones with 1 Gbps the top plan never puts TP across."""
     cluster = scenario(cluster=SLOW).cluster
     for one in (*two_zones.plans, *two_zones.local_updates):
-        at, where = one.placement.coordinates(one.strategy), one.placement.located(cluster)
+        at, where = one.placement.compute_coordinates(one.strategy), one.placement.locate_ranks(cluster)
         team = np.ravel_multi_index(
             [at[axis] for axis in ("cp", "dp", "pp")], (one.strategy.cp, one.strategy.dp, one.strategy.pp)
         )

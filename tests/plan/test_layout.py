@@ -31,7 +31,7 @@ def test_ranks_take_gpus_of_their_own_in_the_groups_of_the_layout(problem, data)
         shape = data.draw(st.sampled_from(space.layout_table.layouts))
         layout, cluster = shape.stage_map, problem.cluster
         placement = layout.build_placement(cluster, shape.tp, shape.cp, shape.order)
-        where, at = placement.located(cluster), placement.coordinates(strategy_of(shape))
+        where, at = placement.locate_ranks(cluster), placement.compute_coordinates(strategy_of(shape))
         gpus = list(zip(where["group"].tolist(), where["node"].tolist(), where["gpu"].tolist(), strict=True))
         assert len(set(gpus)) == len(gpus) == shape.gpus == shape.tp * shape.cp * shape.pp * shape.dp
         rows = np.repeat(layout.groups, layout.shares, axis=0)
@@ -51,7 +51,7 @@ def test_tensor_parallel_groups_stay_in_a_node_or_take_whole_ones(problem, data)
             continue
         shape = data.draw(st.sampled_from(wide))
         placement = shape.stage_map.build_placement(problem.cluster, shape.tp, shape.cp, shape.order)
-        assert placement.remarks(problem.cluster, strategy_of(shape)) == []
+        assert placement.list_remarks(problem.cluster, strategy_of(shape)) == []
 
 
 def strategy_of(shape) -> Strategy:
@@ -66,7 +66,7 @@ def test_orders_number_replicas_or_stages_first(order, groups):
     """Two replicas in zone a, one in b, two stages: by hand."""
     layout = StageMap((Chain(2, ((0, 2),)), Chain(1, ((1, 2),))))
     placement = layout.build_placement(TWO_ZONES, 1, 1, order)
-    assert placement.located(TWO_ZONES)["group"].tolist() == groups
+    assert placement.locate_ranks(TWO_ZONES)["group"].tolist() == groups
 
 
 @pytest.mark.parametrize(

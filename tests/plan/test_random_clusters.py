@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from crosszone import Plans, Scenario, load_scenario, plan, predict
 from crosszone.errors import IllegalError
-from crosszone.inputs.frameworks import frameworks
-from crosszone.inputs.rules import Case, broken_rules, refusals
+from crosszone.inputs.frameworks import load_frameworks
+from crosszone.inputs.rules import Case, list_broken_rules, list_refusals
 from crosszone.plan.plan import OBJECTIVES, Plan
 from crosszone.predict.placed_strategy import PlacedStrategy
 from crosszone.text import LANGUAGES
@@ -101,12 +101,12 @@ def judged(of: Scenario, how: dict[str, Any]) -> None:
 
 def is_legal(of: Scenario, one: Plan) -> None:
     """No rule of section 5.10, none of the framework's own, no torn placement, no link that is not there."""
-    framework = frameworks()[one.framework]
+    framework = load_frameworks()[one.framework]
     case = Case(model=of.model, job=of.job, cluster=of.cluster, strategy=one.strategy, placement=one.placement)
-    assert not broken_rules(case, framework)
-    assert not refusals(case, framework)
+    assert not list_broken_rules(case, framework)
+    assert not list_refusals(case, framework)
     assert not one.placement.check(of.cluster, one.strategy)
-    PlacedStrategy(case=case.on(framework), placement=one.placement, links=of.links).check()
+    PlacedStrategy(case=case.with_framework(framework), placement=one.placement, links=of.links).check()
 
 
 def uses_every_gpu_or_says_why(of: Scenario, one: Plan) -> None:
@@ -114,7 +114,7 @@ def uses_every_gpu_or_says_why(of: Scenario, one: Plan) -> None:
     for left in one.idle:
         assert left.count > 0 and left.reason["message"]
         idle[left.zone, left.group] += left.count
-    assert idle == {(left.zone, left.group): left.count for left in one.placement.idle(of.cluster)}
+    assert idle == {(left.zone, left.group): left.count for left in one.placement.list_idle(of.cluster)}
     assert one.prediction.gpus + sum(idle.values()) == of.cluster.gpus
 
 

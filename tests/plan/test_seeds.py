@@ -12,8 +12,8 @@ from crosszone import InputError, Plan, plan
 from crosszone.cli import run as _run
 from crosszone.errors import Notice
 from crosszone.inputs.document import dump_yaml
-from crosszone.inputs.frameworks import frameworks
-from crosszone.inputs.rules import Case, broken_rules, refusals
+from crosszone.inputs.frameworks import load_frameworks
+from crosszone.inputs.rules import Case, list_broken_rules, list_refusals
 from crosszone.text import LANGUAGES
 
 LINK = {"gbps": 10, "rtt_ms": 50}
@@ -35,9 +35,9 @@ def asked(**changes: Any) -> dict[str, Any]:
 
 def is_good(one: Plan, given: dict[str, Any]) -> None:
     """Legal by every rule and the framework's own, in memory, and every GPU in use or idle for a reason."""
-    of, framework = scenario(**given), frameworks()[one.framework]
+    of, framework = scenario(**given), load_frameworks()[one.framework]
     case = Case(model=of.model, job=of.job, cluster=of.cluster, strategy=one.strategy, placement=one.placement)
-    assert not broken_rules(case, framework) and not refusals(case, framework)
+    assert not list_broken_rules(case, framework) and not list_refusals(case, framework)
     assert not one.placement.check(of.cluster, one.strategy)
     assert one.prediction.memory_gib.fits
     assert one.strategy.ranks + sum(idle.count for idle in one.idle) == of.cluster.gpus

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from builders import zone
 from crosszone.inputs.job import state_bytes
-from crosszone.inputs.rules import broken_rules, refusals
+from crosszone.inputs.rules import list_broken_rules, list_refusals
 from crosszone.plan.candidates import Candidate
 from crosszone.plan.options import FIELDS, GRADIENTS, MIN_TOKENS_PER_RANK, OVERLAPS
 from crosszone.plan.problem import Problem
@@ -129,8 +129,8 @@ def test_every_strategy_is_legal(problem, data):
         at = np.array([data.draw(st.integers(0, len(core) - 1)) for _ in range(5)])
         for one in candidates(search, grid, core[at], option[at]):
             case, framework = one.predictor.case, grid.settings.framework
-            assert broken_rules(case) == []
-            assert refusals(case, framework) == []
+            assert list_broken_rules(case) == []
+            assert list_refusals(case, framework) == []
             assert one.predictor.placed.placement.check(case.cluster, case.strategy) == []
             one.predictor.placed.check()
             assert check_step_length(case.strategy, case.job.global_batch) is None

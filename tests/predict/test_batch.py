@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from builders import case, scenario
 from crosszone.cost.profile import Profiles
-from crosszone.inputs.frameworks import frameworks
+from crosszone.inputs.frameworks import load_frameworks
 from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import (
     count_moe_layers,
@@ -61,7 +61,7 @@ def test_many_cases_stacked_give_what_each_gives_alone():
         ]
     ]  # fmt: skip
     profiles = Profiles.load()
-    batches = [build_measured_predictor("one", one, frameworks()["megatron"], profiles).batch for one in many]
+    batches = [build_measured_predictor("one", one, load_frameworks()["megatron"], profiles).batch for one in many]
     rows = [len(batch.counts) for batch in batches]
     together = step_s(join_batches(batches), profiles.coefficients(["a100"] * sum(rows), ["megatron-core"] * sum(rows)))
     alone = [
@@ -74,9 +74,9 @@ def test_many_cases_stacked_give_what_each_gives_alone():
 def test_replicas_of_several_kinds_stay_rows_of_their_own():
     """Three stages of 3 replicas of t = 2 on nodes of eight: some boundaries lie inside a node, others do not."""
     one = case({"tp": 2, "pp": 3, "dp": 3}, cluster=one_zone(24), job=MEGATRON | {"global_batch": 12})
-    torn = build_measured_predictor("torn", one, frameworks()["megatron"])
+    torn = build_measured_predictor("torn", one, load_frameworks()["megatron"])
     assert len(torn.placed.replica_classes[0]) > 1
-    whole = build_measured_predictor("whole", case({"tp": 8, "dp": 1}), frameworks()["megatron"])
+    whole = build_measured_predictor("whole", case({"tp": 8, "dp": 1}), load_frameworks()["megatron"])
     joined = join_batches([torn.batch, whole.batch])
     assert joined.counts.shape == (len(torn.placed.replica_classes[0]) + 1, 3)
     assert joined.counts[-1].tolist() == [32, 0, 0]

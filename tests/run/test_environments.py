@@ -123,7 +123,7 @@ def test_environments_make_a_cluster_with_their_measured_links():
     ]
     cluster = parse(Cluster, build_cluster(chosen, links))
     assert [zone.name for zone in cluster.zones] == ["a", "b"]
-    assert [group.gpus for _, group in cluster.groups()] == [2, 2, 8]
+    assert [group.gpus for _, group in cluster.zone_groups] == [2, 2, 8]
     assert cluster.zones[0].nodes[0].hosts[0].name == "env-1"
     (link,) = cluster.links
     assert (link.between, link.rtt_ms, link.measured) == (("a", "b"), 21.0, True)
@@ -144,7 +144,7 @@ def test_a_rate_measured_inside_a_zone_is_taken_where_none_was_given():
         MeasuredLink(first="f", second="e", gbps=0.9, gbps_back=0.8, **common),
         MeasuredLink(first="e", second="g", gbps=5.0, **common),
     ]
-    e, f, g = (group for _, group in parse(Cluster, build_cluster(chosen, links)).groups())
+    e, f, g = (group for _, group in parse(Cluster, build_cluster(chosen, links)).zone_groups)
     assert e.nic_gbps == pytest.approx(0.9 / 0.9653, rel=1e-3)
     assert (f.nic_gbps, g.nic_gbps) == (10.0, None)
 
@@ -155,7 +155,7 @@ CPU = {"threads": 8, "fp32_tflops": 0.4567, "bf16_tflops": 0.0123, "memory_gb_pe
 def test_a_machine_without_gpus_trains_on_its_cpu_at_the_rates_a_probe_measured():
     environment = probe_environment(env(), Told(cpu=CPU))
     assert (environment.gpus, environment.gpu, environment.processes) == (0, None, 1)
-    ((_, group),) = parse(Cluster, build_cluster({"e": environment})).groups()
+    ((_, group),) = parse(Cluster, build_cluster({"e": environment})).zone_groups
     assert (group.gpus, group.gpu.is_cpu, group.fabric) == (1, True, "tcp")
     assert group.gpu.dense_tflops.fp32 == 0.46  # what two measurements agree on: two digits
     assert group.gpu.memory_gb_per_s == 25.0

@@ -133,7 +133,7 @@ def test_a_trial_scales_what_its_environment_computes_and_nothing_else():
         assert after[part] == pytest.approx(4 * before[part])  # of the slowest
     assert after["gradients"] == pytest.approx(before["gradients"], rel=1e-12)
     assert slower.bundle == plain.bundle
-    speeds = [group.speed for _, group in parse_scenario(slower.scenario, "x").scenario.cluster.groups()]
+    speeds = [group.speed for _, group in parse_scenario(slower.scenario, "x").scenario.cluster.zone_groups]
     assert speeds == [0.25, 0.5]
     again = slower.apply_trials([told("env-0", 1.0), told("env-1", 1.0)])
     assert again.predicted_step_s == pytest.approx(plain.predicted_step_s)

@@ -6,7 +6,7 @@ import pytest
 
 from crosszone.errors import InvalidError, UnknownNameError
 from crosszone.inputs.dataset import Dataset, TrainingModel
-from crosszone.inputs.environment import Environment, MeasuredLink, master_of, pair_id, selection
+from crosszone.inputs.environment import Environment, MeasuredLink, build_pair_id, build_selection, choose_master
 
 SEED = [
     Environment(name="pytorch-dev-env", zone="北京可用区A", gpu="A100", gpus=2, cpus=16, memory_gb=128.0),
@@ -16,21 +16,21 @@ SEED = [
 
 
 def test_three_environments_have_together_what_they_have():
-    summary = selection(SEED)
+    summary = build_selection(SEED)
     assert (summary.nodes, summary.gpus, summary.cpus, summary.memory_gb) == (3, 14, 112, 896)
     assert summary.gpu_kinds == ("A100",)
     assert summary.zones == ("北京可用区A", "深圳可用区C", "上海可用区A")
     assert summary.distributed
-    assert not selection(SEED[:1]).distributed
-    assert selection([]).nodes == 0
-    assert selection([*SEED, Environment(name="new", zone="x")]).cpus is None
+    assert not build_selection(SEED[:1]).distributed
+    assert build_selection([]).nodes == 0
+    assert build_selection([*SEED, Environment(name="new", zone="x")]).cpus is None
 
 
 def test_the_master_is_the_first_until_another_is_chosen_and_never_one_that_is_not_selected():
-    assert master_of(["a", "b"], None) == "a"
-    assert master_of(["a", "b"], "b") == "b"
-    assert master_of(["a", "c"], "b") == "a"
-    assert master_of([], "b") is None
+    assert choose_master(["a", "b"], None) == "a"
+    assert choose_master(["a", "b"], "b") == "b"
+    assert choose_master(["a", "c"], "b") == "a"
+    assert choose_master([], "b") is None
 
 
 def test_entries_are_kept_changed_and_forgotten(store):
@@ -66,8 +66,8 @@ def test_an_id_is_given_once(store):
 def test_datasets_and_models(store):
     data = Dataset(name="corpus", versions=({"id": "v1", "path": "/data/a.bin"}, {"id": "v2", "path": "s3://b/c"}))
     dataset = store.datasets.add(data, id="dataset-001").value
-    assert dataset.version("v2").path == "s3://b/c"
-    assert dataset.version("v3") is None
+    assert dataset.find_version("v2").path == "s3://b/c"
+    assert dataset.find_version("v3") is None
     with pytest.raises(InvalidError) as refused:
         Dataset(name="twice", versions=({"id": "v1"}, {"id": "v1"}))
     assert refused.value.notices[0].code == "version_twice"
@@ -80,5 +80,5 @@ def test_datasets_and_models(store):
 def test_a_pair_of_environments_has_one_link_in_either_order(store):
     link = MeasuredLink(first="a", second="b", rtt_ms=20.0, rtt_ms_least=19.0, rtt_ms_most=30.0, gbps=0.1, measured=1e9)
     store.measured_links.put(link.id, link)
-    store.measured_links.put(pair_id("b", "a"), link.replace(gbps=0.2))
+    store.measured_links.put(build_pair_id("b", "a"), link.replace(gbps=0.2))
     assert [entry.value.gbps for entry in store.measured_links.all()] == [0.2]

@@ -121,7 +121,7 @@ def test_a_data_centre_is_one_zone_of_its_instances():
 def test_random_ranks_are_those_of_the_authors():
     """[A26] Seed 2022: GPUs 0 to 7 take ranks 0, 2, 32, 33, 4, 10, 7 and 45 (the authors' script lists them)."""
     machines = build_fleet(row(), RATES)
-    found = draw_placement(machines.gpus, BY_PIPELINE, 2022).located(machines.cluster)["zone"].tolist()
+    found = draw_placement(machines.gpus, BY_PIPELINE, 2022).locate_ranks(machines.cluster)["zone"].tolist()
     assert [found.index(zone) for zone in range(8)] == [0, 2, 32, 33, 4, 10, 7, 45]
     assert sorted(found) == list(range(64))
 
@@ -132,11 +132,11 @@ def test_a_scheduler_may_keep_pipelines_inside_regions_or_lead_them_through_two_
     """
     machines = build_fleet(row(**FOUR), RATES)
     found = list(list_placements(machines, 8))
-    regions = [one.located(machines.cluster)["zone"].reshape(8, 8)[0] // 16 for one in found]
+    regions = [one.locate_ranks(machines.cluster)["zone"].reshape(8, 8)[0] // 16 for one in found]
     counts = [np.unique(one, return_counts=True)[1].tolist() for one in regions]
     assert counts == [[8], [4, 4], [4, 4], [2, 2, 2, 2], [2, 2, 2, 2], [2, 2, 2, 2], [2, 2, 2, 2]]
     assert regions[1].tolist() != regions[2].tolist()
-    assert all(sorted(one.located(machines.cluster)["zone"]) == list(range(64)) for one in found)
+    assert all(sorted(one.locate_ranks(machines.cluster)["zone"]) == list(range(64)) for one in found)
 
 
 def test_rings_go_in_rank_order_and_side_by_side(profiles):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from commands import call
-from crosszone.inputs.frameworks import frameworks
+from crosszone.inputs.frameworks import load_frameworks
 from crosszone.inputs.scenario import parse_scenario
 from crosszone.inputs.summary import describe
 from crosszone.text import load_texts
@@ -265,7 +265,7 @@ def test_examples_are_listed_with_their_titles(client):
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_text_gives_the_pages_strings(client, language):
-    titles = {name: framework.title for name, framework in frameworks().items()}
+    titles = {name: framework.title for name, framework in load_frameworks().items()}
     body = client.get(f"/api/v1/text/{language}").json()
     assert body == {
         "language": language,

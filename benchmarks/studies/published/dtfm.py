@@ -26,9 +26,9 @@ from crosszone.cost.wan import WanTransport, hosts_rtt_s, zone_ring
 from crosszone.errors import InputError
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.document import read_text
-from crosszone.inputs.frameworks import frameworks
+from crosszone.inputs.frameworks import load_frameworks
 from crosszone.inputs.job import Job
-from crosszone.inputs.links import zone_links
+from crosszone.inputs.links import build_zone_links
 from crosszone.inputs.model import Model
 from crosszone.inputs.placement import Block, Placement
 from crosszone.inputs.rules import Case
@@ -71,7 +71,7 @@ class Fleet:
     @cached_property
     def crossings(self) -> Crossings:
         """The links between its zones."""
-        return Crossings(self.cluster, zone_links(self.cluster), WanTransport(flows=read_setup()["sockets"]))
+        return Crossings(self.cluster, build_zone_links(self.cluster), WanTransport(flows=read_setup()["sockets"]))
 
     @cached_property
     def gpus(self) -> list[Gpu]:
@@ -301,7 +301,7 @@ def build_predictor(row: Row, fleet: Fleet, placement: Placement, profiles: Prof
     return Predictor(
         name=row["id"],
         placed=RankOrder(case=case, placement=placement, links=dict(links.links), banded=False, shared_crossings=links),
-        framework=frameworks()[FRAMEWORK],
+        framework=load_frameworks()[FRAMEWORK],
         profiles=profiles,
         stack=profiles.stack_of(FRAMEWORK, method["stack"]),
         release=None,

@@ -11,8 +11,8 @@ from crosszone.errors import Notice
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.cluster import Cluster, Link, Zone
 from crosszone.inputs.gpu import Gpu
-from crosszone.inputs.job import compute_precision
-from crosszone.inputs.links import ZoneLink, zone_links
+from crosszone.inputs.job import find_compute_path
+from crosszone.inputs.links import ZoneLink, build_zone_links
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.strategy import Strategy
 from crosszone.plan.planner import UNPINNABLE_FIELDS
@@ -37,11 +37,11 @@ class Change:
 
 def changes(scenario: Scenario) -> Iterator[Change]:
     """Every change that is tried."""
-    cluster, links = scenario.cluster, zone_links(scenario.cluster)
+    cluster, links = scenario.cluster, build_zone_links(scenario.cluster)
     yield from _add_nodes(cluster)
     yield from _add_zones(cluster, list(links.values()))
     yield from _add_bandwidth(cluster, list(links.values()))
-    yield from _replace_gpus(cluster, compute_precision(scenario.job))
+    yield from _replace_gpus(cluster, find_compute_path(scenario.job))
     if len(cluster.zones) > 1:
         for zone in cluster.zones:
             yield Change(

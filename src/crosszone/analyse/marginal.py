@@ -198,7 +198,7 @@ def _plan_best(scenario: Scenario, *, profiles: Profiles, **how: Any) -> _Planne
 def worth_of(scenario: Scenario, best: Plan, profiles: Profiles | None = None) -> Worth:
     """Speed and price of a plan on its cluster, idle GPUs paid for. [A16]"""
     cost, got = bill(build_predictor(apply_plan(scenario, best), profiles=profiles)), best.prediction
-    prices = [(get_usd_per_gpu_hour(group), group.total_gpus) for _, group in scenario.cluster.groups()]
+    prices = [(get_usd_per_gpu_hour(group), group.total_gpus) for _, group in scenario.cluster.zone_groups]
     egress = cost.usd_egress_known_per_step * cost.steps_per_hour
     paid = None
     if all(price is not None for price, _ in prices):

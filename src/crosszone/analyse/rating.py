@@ -96,7 +96,7 @@ def _build_use(
 
     nic = np.inf
     if not pipeline:
-        slowest = min(float(group_columns(group, "bf16", 1).nic_bytes_per_s) for _, group in placed.cluster.groups())
+        slowest = min(float(group_columns(group, "bf16", 1).nic_bytes_per_s) for _, group in placed.cluster.zone_groups)
         nic = ranks * slowest
     rates: dict[Limit, float] = {
         "link": float(limits.pair[a, b]),

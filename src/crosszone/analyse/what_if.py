@@ -25,7 +25,7 @@ from crosszone.analyse.switches import (
 )
 from crosszone.analyse.switches import Listed as Standing
 from crosszone.errors import InputError, InvalidError, Notice
-from crosszone.inputs.frameworks import frameworks
+from crosszone.inputs.frameworks import load_frameworks
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
 from crosszone.plan.comparison import Difference, compare_predictions
@@ -195,7 +195,7 @@ def _note_missing_options(turned: Sequence[Turned], after: Predictor) -> list[No
     for turn in turned:
         if turn.option is None and turn.after is not None and (turn.name, turn.after) != ("local_steps", 0):
             alternatives = [name for name in frameworks_with(turn.name, turn.after) if name != after.framework.name]
-            able = [frameworks()[name].title for name in alternatives]
+            able = [load_frameworks()[name].title for name in alternatives]
             code = "switch_other_framework" if able else "switch_no_option"
             params = {"framework": after.framework.title, "frameworks": able}
             notices.append(Notice(code=code, level="warning", field=turn.name, value=turn.after, params=params))

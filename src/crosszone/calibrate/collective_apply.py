@@ -43,8 +43,8 @@ from crosszone.errors import InvalidError, Notice, build_choice_error
 from crosszone.inputs.cluster import Cluster, NodeGroup
 from crosszone.inputs.document import parse_document
 from crosszone.inputs.edit_text import edit_yaml
-from crosszone.inputs.links import link_notices
-from crosszone.inputs.scenario import read_scenario, upgraded
+from crosszone.inputs.links import list_link_notices
+from crosszone.inputs.scenario import read_scenario, upgrade_fields
 
 LINK_WARNINGS = ("rtt_below_floor", "uplink_limits")  # Notices on links that are repeated for the new figures
 CPU_BACKEND = "gloo"  # The library that moves data between processes on CPUs
@@ -124,7 +124,7 @@ def apply_link_figures(
     `cpu_for_gpus`: NICs and fast links of GPUs take what was measured between processes on CPUs too.
     """
     loaded = read_scenario(parse_document(text, file))
-    fields, _ = upgraded(loaded.document)
+    fields, _ = upgrade_fields(loaded.document)
     edit = _LinkEdit(copy.deepcopy(fields), loaded.scenario.cluster, cpu_for_gpus=cpu_for_gpus)
     if isinstance(fields["cluster"], Mapping) and "file" in fields["cluster"]:
         edit.fields["cluster"] = loaded.scenario.to_fields()["cluster"]
@@ -145,7 +145,9 @@ def apply_link_figures(
         raise InvalidError(Notice(code="links_nothing", value=file, params={"zones": names}), *edit.notices)
     changed = edit_yaml(text, edit.fields)
     scenario = read_scenario(parse_document(changed, output or file)).scenario
-    warnings = [notice for notice in link_notices(scenario.cluster, scenario.links) if notice.code in LINK_WARNINGS]
+    warnings = [
+        notice for notice in list_link_notices(scenario.cluster, scenario.links) if notice.code in LINK_WARNINGS
+    ]
     return ScenarioWithLinks(text=changed, changes=tuple(edit.changes), notices=(*edit.notices, *warnings))
 
 
@@ -233,7 +235,7 @@ def _assign_to_zones(
 
 def _iterate_node_groups(edit: _LinkEdit, zone: str) -> Iterator[tuple[dict[str, Any], str, NodeGroup]]:
     """Node groups of a zone: their fields, path and values."""
-    zone_number = edit.cluster.zone_index(zone)
+    zone_number = edit.cluster.find_zone_index(zone)
     for number, group in enumerate(edit.cluster.zones[zone_number].nodes):
         fields = edit.fields["cluster"]["zones"][zone_number]["nodes"][number]
         yield fields, f"cluster.zones[{zone_number}].nodes[{number}]", group
@@ -244,7 +246,7 @@ def _apply_nics(edit: _LinkEdit, rings: Mapping[str, RingFigures]) -> None:
     for zone, ring in rings.items():
         groups = list(_iterate_node_groups(edit, zone))
         if len({group.gpu.name for _, _, group in groups}) > 1:
-            edit.add_note("links_mixed_zone", f"cluster.zones[{edit.cluster.zone_index(zone)}].nodes", zone)
+            edit.add_note("links_mixed_zone", f"cluster.zones[{edit.cluster.find_zone_index(zone)}].nodes", zone)
             continue
         for fields, path, group in groups:
             per_gpu = group.nic_gbps_per_gpu is not None

@@ -34,7 +34,7 @@ from crosszone.calibrate.runs import Skipped
 from crosszone.cost.own_profiles import load_cluster_profile
 from crosszone.cost.profile import Profiles
 from crosszone.cost.tiers import Floats
-from crosszone.inputs.frameworks import frameworks
+from crosszone.inputs.frameworks import load_frameworks
 from crosszone.predict.predict import build_measured_predictor
 from crosszone.text import label
 
@@ -71,7 +71,7 @@ def predict_components(run: ComponentRun, profiles: Profiles) -> Components:
 
     `profiles`: what the job is predicted with; what was measured of its cluster is laid over by `add_cluster_profile`.
     """
-    prediction = build_measured_predictor(run.id, run.case, frameworks()["deepspeed"], profiles)
+    prediction = build_measured_predictor(run.id, run.case, load_frameworks()["deepspeed"], profiles)
     times, stages = prediction.step.times, run.case.strategy.pp
     (layer, _), row = times.layer.whole, prediction.row
 

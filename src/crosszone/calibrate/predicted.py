@@ -15,7 +15,7 @@ import numpy.typing as npt
 from crosszone.calibrate.runs import MeasuredRun
 from crosszone.cost.coefficients import Coefficients
 from crosszone.cost.profile import Profiles
-from crosszone.inputs.frameworks import frameworks
+from crosszone.inputs.frameworks import load_frameworks
 from crosszone.inputs.gpu import Gpu
 from crosszone.predict.batch import join_batches
 from crosszone.predict.predict import build_measured_predictor
@@ -53,7 +53,7 @@ def predict_runs_s(runs: Sequence[MeasuredRun], profiles: Profiles) -> Vector:
 
 def build_run_predictor(run: MeasuredRun, profiles: Profiles) -> Predictor:
     """The predictor of a run's case."""
-    return build_measured_predictor(run.id, run.case, frameworks()[run.framework], profiles)
+    return build_measured_predictor(run.id, run.case, load_frameworks()[run.framework], profiles)
 
 
 def get_gpu(run: MeasuredRun) -> Gpu:

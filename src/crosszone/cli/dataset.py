@@ -151,7 +151,7 @@ def check(
 
 
 def _require_version(dataset: Dataset, version: str) -> None:
-    if dataset.version(version) is None:
+    if dataset.find_version(version) is None:
         params = {"known": [dataset_version.id for dataset_version in dataset.versions]}
         raise UnknownNameError(Notice(code="task_unknown", field="VERSION", value=version, params=params))
 

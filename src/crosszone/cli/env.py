@@ -70,7 +70,7 @@ def list_environments(
     """
     from typing import cast, get_args
 
-    from crosszone.inputs.environment import selection
+    from crosszone.inputs.environment import build_selection
     from crosszone.run.environments import Sort, filter_environments
 
     require_choice("--sort", sort, get_args(Sort))
@@ -79,7 +79,7 @@ def list_environments(
     options = {"zone": zone, "gpu": gpu, "status": status, "type": type}
     filters = {field: [word] for field, word in options.items() if word is not None}
     entries = filter_environments(registered, filters, sort=cast("Sort | None", sort), descending=descending)
-    together = selection(entry.value for entry in entries)
+    together = build_selection(entry.value for entry in entries)
     if as_json:
         print_json(
             {"entries": [_dump_entry(entry) for entry in entries], "selection": together.model_dump(mode="json")}

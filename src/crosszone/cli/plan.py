@@ -134,13 +134,13 @@ def _check(objective: str, top: int, budget: float | None) -> None:
 def _read(file: str, pins: Sequence[str]) -> Loaded:
     """The scenario with the pins in its strategy; an error in a pin names that pin."""
     from crosszone.inputs.document import read_document
-    from crosszone.inputs.scenario import read_scenario, upgraded
+    from crosszone.inputs.scenario import read_scenario, upgrade_fields
     from crosszone.plan.planner import merge_pins
 
     document = read_document(file)
     if not pins or not isinstance(document.value, Mapping):
         return read_scenario(document)
-    fields, notices = upgraded(document)  # an older file has its degrees elsewhere
+    fields, notices = upgrade_fields(document)  # an older file has its degrees elsewhere
     # pins go in before the file is checked: they may complete a strategy that is not legal alone
     merged = replace(document, value=merge_pins(fields, pins))
     try:

@@ -16,12 +16,12 @@ import numpy.typing as npt
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import (
-    attention_parameters,
-    layer_norm_parameters,
-    mlp_parameters,
-    norm_parameters,
-    router_parameters,
-    shared_expert_parameters,
+    count_attention_parameters,
+    count_layer_norm_parameters,
+    count_mlp_parameters,
+    count_norm_parameters,
+    count_router_parameters,
+    count_shared_expert_parameters,
 )
 
 Numbers = Any  # A float or a NumPy array of floats; everything broadcasts
@@ -265,12 +265,12 @@ def model_columns(model: Model, *, vocab_multiple: int = 1, tp: int = 1) -> Mode
         parallel_residual=float(model.parallel_residual),
         written=((model.norm == "rmsnorm") + (model.positions == "rotary")) / 2.0,
         sinks=float(model.attention_sinks),
-        attention_params=attention_parameters(model) + layer_norm_parameters(model),
-        mlp_params=mlp_parameters(model, model.ffn_hidden),
-        expert_params=mlp_parameters(model, moe.ffn_hidden) if moe else 0,
-        shared_params=shared_expert_parameters(model) + router_parameters(model),
+        attention_params=count_attention_parameters(model) + count_layer_norm_parameters(model),
+        mlp_params=count_mlp_parameters(model, model.ffn_hidden),
+        expert_params=count_mlp_parameters(model, moe.ffn_hidden) if moe else 0,
+        shared_params=count_shared_expert_parameters(model) + count_router_parameters(model),
         embedding_params=rows * width + positions + model.token_types * model.hidden,
-        head_params=(0 if model.tied_embeddings else rows * width) + norm_parameters(model),
+        head_params=(0 if model.tied_embeddings else rows * width) + count_norm_parameters(model),
     )
 
 

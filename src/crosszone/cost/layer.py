@@ -343,7 +343,7 @@ class LayerCost:
         m, w, k, tokens = self.model, self.work, self.k, self.tokens
         t = w.tp
         query = m.heads * m.qk_dim
-        # more ranks than KV heads: each holds a copy of one (`rules.heads_divide`)
+        # more ranks than KV heads: each holds a copy of one (`rules.check_heads`)
         key_value = np.maximum(m.kv_heads / t, 1.0) * (m.qk_dim + m.v_dim)
         value = m.heads * m.v_dim
         plain = 1.0 - m.latent

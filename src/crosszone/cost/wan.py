@@ -22,7 +22,7 @@ from crosszone.cost.gloo import gloo_all_reduce_s, gloo_bytes_per_s
 from crosszone.cost.record import as_floats, with_entries
 from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, Floats, Numbers, Tier, figure, ring_over, zone_uplinks
 from crosszone.inputs.cluster import Cluster
-from crosszone.inputs.links import ZoneLink, zone_links
+from crosszone.inputs.links import ZoneLink, build_zone_links
 
 Congestion = Literal["reno", "cubic", "bbr"]
 
@@ -202,7 +202,7 @@ def zone_paths(
     links: Mapping[tuple[int, int], ZoneLink] | None = None,
 ) -> Paths:
     """Every path between the zones of a cluster, with the zones' uplinks. [T11]"""
-    how, zone_link_table = transport or WanTransport(), zone_links(cluster) if links is None else links
+    how, zone_link_table = transport or WanTransport(), build_zone_links(cluster) if links is None else links
     zones = len(cluster.zones)
     pairs, groups, rtts = [], [], []
     for (a, b), link in zone_link_table.items():

@@ -18,7 +18,7 @@ from crosszone.deploy.shell import command_line
 from crosszone.deploy.trainer_files import SETTINGS_FILE as PROGRAM
 from crosszone.deploy.trainer_files import collect_trainer_files, read_trainer_file, render_trainer_settings
 from crosszone.errors import InputError, InvalidError, Notice, build_choice_error
-from crosszone.inputs.frameworks import framework_of_alias, frameworks
+from crosszone.inputs.frameworks import load_frameworks, resolve_framework_name
 from crosszone.inputs.parameters import parameters
 from crosszone.inputs.scenario import Loaded
 from crosszone.plan.plan import Plans, apply_plan
@@ -47,7 +47,7 @@ def build_bundle(
     `framework`: null: the plan's own. `template`: addresses that are missing are marked, to be filled in later.
     """
     asked_framework = (
-        None if framework is None else _require_one_of("--framework", framework_of_alias(framework), FRAMEWORKS)
+        None if framework is None else _require_one_of("--framework", resolve_framework_name(framework), FRAMEWORKS)
     )
     launcher_module = load_launcher(_require_one_of("--launcher", launcher, LAUNCHERS))
     loaded_plan = _apply_best_plan(loaded, asked_framework, plan_options)
@@ -191,7 +191,7 @@ MAX_VALUE_LENGTH = 80
 
 def name_framework(framework: str) -> str:
     """What people call a framework; torchft has no abilities of its own to be listed with."""
-    entry = frameworks().get(framework)
+    entry = load_frameworks().get(framework)
     return entry.title if entry else framework
 
 

@@ -157,7 +157,7 @@ class Launch:
 def list_nodes(predictor: Predictor, *, template: bool = False) -> tuple[Node, ...]:
     """The machines of a placed strategy in rank order, with the launcher processes each one runs."""
     placed = predictor.placed
-    located = placed.placement.located(placed.cluster)
+    located = placed.placement.locate_ranks(placed.cluster)
     # One number for each machine: node numbers begin anew in every group and stay below a million.
     machine = located["group"] * 1_000_000 + located["node"]
     starts = np.flatnonzero(np.diff(machine, prepend=-1)).tolist()

@@ -69,7 +69,7 @@ def build_trainer_settings(launch: Launch) -> dict[str, Any]:
     """Everything the trainer reads."""
     predictor, job = launch.predictor, launch.scenario.job
     settings, placement = launch.settings, predictor.placed.placement
-    located = placement.located(predictor.placed.cluster)
+    located = placement.locate_ranks(predictor.placed.cluster)
     zones = list(dict.fromkeys(located["zone"].tolist()))
     node_of = {rank: agent.node for agent in launch.agents for rank in agent.ranks}
     training = settings.training.model_dump(mode="json")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import combinations
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, Strict, ValidationInfo, field_serializer, model_validator
 
 from crosszone.inputs.catalogue import get_catalogue
 from crosszone.inputs.gpu import Gpu
-from crosszone.inputs.region import Region, routes
+from crosszone.inputs.region import Region, load_routes
 from crosszone.inputs.value import (
     LIKE_FORM,
     NAME_FORM,
@@ -27,15 +27,15 @@ MAX_ZONES = 100
 MAX_GPUS = 1_000_000
 
 
-def _named_gpu(value: Any, info: ValidationInfo) -> Any:
+def _resolve_gpu(value: Any, info: ValidationInfo) -> Any:
     return get_catalogue(info).resolve("gpus", value)
 
 
-def _named_region(value: Any, info: ValidationInfo) -> Any:
+def _resolve_region(value: Any, info: ValidationInfo) -> Any:
     return get_catalogue(info).resolve("regions", value)
 
 
-def _two(value: Any) -> Any:
+def _check_two(value: Any) -> Any:
     if isinstance(value, list | tuple) and len(value) != 2:
         raise refuse("must_be_two", len(value))
     return value
@@ -63,7 +63,7 @@ class NodeGroup(Value):
     # `Placement.check` numbers GPUs as node x 1024 + place, so raise the limit there too.
     gpus: Annotated[int, Strict(), Field(ge=1, le=1024)]
     """GPUs of one node."""
-    gpu: Annotated[Gpu, BeforeValidator(_named_gpu), OtherForms(NAME_FORM, LIKE_FORM)]
+    gpu: Annotated[Gpu, BeforeValidator(_resolve_gpu), OtherForms(NAME_FORM, LIKE_FORM)]
     """GPU kind: a catalogue name, or its figures."""
     nic_gbps_per_gpu: Positive | None = None
     """Network rate of one GPU, Gbit/s, one direction: each GPU has a NIC of its own."""
@@ -92,8 +92,8 @@ class NodeGroup(Value):
             raise refuse("nic_twice", self.nic_gbps)
         if self.intra_link == "nvlink" and self.gpu.link is None:
             raise refuse("no_fast_link", self.intra_link, gpu=self.gpu.name)
-        if self.nvlink_domain is not None and self.nvlink_domain > (self.total_gpus if self.fast_link else 1):
-            limit = self.total_gpus if self.fast_link else 1
+        limit = self.total_gpus if self.fast_link else 1
+        if self.nvlink_domain is not None and self.nvlink_domain > limit:
             raise refuse("domain_over_gpus", self.nvlink_domain, at=("nvlink_domain",), gpu=self.gpu.name, limit=limit)
         if self.hosts and len(self.hosts) != self.count:
             raise refuse("hosts_and_count", at=("hosts",), hosts=len(self.hosts), count=self.count)
@@ -128,7 +128,7 @@ class NodeGroup(Value):
         if self.nic_gbps_node is not None:
             return self.nic_gbps_node
         usual = self.gpu.usual_machine
-        return float(routes()["example_nic_gbps"]) if usual is None else usual.nic_gbps_per_gpu * self.gpus
+        return float(load_routes()["example_nic_gbps"]) if usual is None else usual.nic_gbps_per_gpu * self.gpus
 
     @property
     def fast_link(self) -> bool:
@@ -157,7 +157,7 @@ class Zone(Value):
 
     name: Name
     """What to call it."""
-    region: Annotated[Region, BeforeValidator(_named_region), OtherForms(NAME_FORM, LIKE_FORM)] | None = None
+    region: Annotated[Region, BeforeValidator(_resolve_region), OtherForms(NAME_FORM, LIKE_FORM)] | None = None
     """Where it is: a catalogue name, or {lat, lon}."""
     nodes: Annotated[tuple[NodeGroup, ...], Field(min_length=1, max_length=1000)]
     """Its node groups."""
@@ -208,7 +208,7 @@ class Link(LinkFigures):
     Link(between=("beijing-a", "shanghai-a"), gbps=10, rtt_ms=25, usd_per_gb=0.02)
     """
 
-    between: Annotated[tuple[Name, Name], BeforeValidator(_two)]
+    between: Annotated[tuple[Name, Name], BeforeValidator(_check_two)]
     """The two zones; figures without `_back` hold for both directions."""
     km: NotNegative | None = None
     """Length of the route, km; null: great circle between the regions."""
@@ -278,20 +278,18 @@ class Cluster(Value):
     @property
     def gpu_kinds(self) -> tuple[Gpu, ...]:
         """The GPU kinds, in order of appearance."""
-        return tuple(dict.fromkeys(group.gpu for _, group in self.groups()))
+        return tuple(dict.fromkeys(group.gpu for _, group in self.zone_groups))
 
-    def groups(self) -> Iterator[tuple[Zone, NodeGroup]]:
+    @property
+    def zone_groups(self) -> tuple[tuple[Zone, NodeGroup], ...]:
         """Every node group with its zone, in order."""
-        for zone in self.zones:
-            for group in zone.nodes:
-                yield zone, group
+        return tuple((zone, group) for zone in self.zones for group in zone.nodes)
 
-    def zone_index(self, name: str) -> int:
+    @property
+    def zone_pairs(self) -> tuple[tuple[int, int], ...]:
+        """Every pair of zones by position, first < second."""
+        return tuple(combinations(range(len(self.zones)), 2))
+
+    def find_zone_index(self, name: str) -> int:
         """Position of a zone."""
         return next(i for i, zone in enumerate(self.zones) if zone.name == name)
-
-    def pairs(self) -> Iterator[tuple[int, int]]:
-        """Every pair of zones by position, first < second."""
-        for first in range(len(self.zones)):
-            for second in range(first + 1, len(self.zones)):
-                yield first, second

@@ -46,8 +46,8 @@ class Dataset(Value):
                 raise refuse("version_twice", id, at=("versions", index, "id"))
         return self
 
-    def version(self, id: str) -> DatasetVersion | None:
-        """One of its versions; None: it has no such."""
+    def find_version(self, id: str) -> DatasetVersion | None:
+        """The version of an id, or None."""
         return next((version for version in self.versions if version.id == id), None)
 
 

@@ -1,7 +1,7 @@
 """Environment: a machine (or a slice of a cluster) that can train: where it is, what it has, and how it is reached.
 
     Environment(name="pytorch-dev-env", zone="beijing-a", gpu="a100-80gb-sxm", gpus=2, cpus=16, memory_gb=128)
-    selection([first, second]).gpus
+    build_selection([first, second]).gpus
 
 Measured link: what was found between two environments, and when.
 """
@@ -95,7 +95,7 @@ class Selection(Value):
     """More than one takes part."""
 
 
-def selection(chosen: Iterable[Environment]) -> Selection:
+def build_selection(chosen: Iterable[Environment]) -> Selection:
     """What the chosen environments have together."""
     environments = list(chosen)
     cores = [environment.cpus for environment in environments]
@@ -111,14 +111,14 @@ def selection(chosen: Iterable[Environment]) -> Selection:
     )
 
 
-def master_of(chosen: Iterable[str], requested: str | None) -> str | None:
-    """The master among the chosen: the one that is wanted while it is chosen, else the first; none: nothing is."""
+def choose_master(chosen: Iterable[str], requested: str | None) -> str | None:
+    """The master among the chosen: the requested one if it is among them, else the first; None: none is chosen."""
     ids = list(chosen)
     return requested if requested in ids else next(iter(ids), None)
 
 
 class MeasuredLink(Value):
-    """The way from one environment to another and back."""
+    """The path from one environment to another and back."""
 
     first: Name
     """Environment that sent."""
@@ -142,10 +142,10 @@ class MeasuredLink(Value):
     @property
     def id(self) -> str:
         """The same for every measurement of this pair."""
-        return pair_id(self.first, self.second)
+        return build_pair_id(self.first, self.second)
 
 
-def pair_id(first: str, second: str) -> str:
+def build_pair_id(first: str, second: str) -> str:
     """The id of a pair of environments, in either order."""
     # a newline is in no name, so that two pairs never read alike
     return hashlib.sha256("\n".join(sorted((first, second))).encode()).hexdigest()[:32]

@@ -48,13 +48,13 @@ def forward_flops_per_token(model: Model, seq_len: int, *, count_masked: bool = 
     expert = 2 * matrices * model.hidden * moe.ffn_hidden if moe else 0
     shared = 2 * matrices * model.hidden * moe.shared_ffn_hidden * moe.shared_experts if moe else 0
     return ForwardFlops(
-        attention_projections=2.0 * model.layers * _projection_weights(model),
-        attention_core=_attention_core(model, seq_len, count_masked),
+        attention_projections=2.0 * model.layers * _count_projection_weights(model),
+        attention_core=_count_attention_core_flops(model, seq_len, count_masked),
         mlp=2.0 * matrices * model.hidden * model.ffn_hidden * (model.layers - moe_layers),
         router=2.0 * model.hidden * moe.experts * moe_layers if moe else 0.0,
         routed_experts=1.0 * expert * moe.top_k * moe_layers if moe else 0.0,
         shared_experts=1.0 * shared * moe_layers if moe else 0.0,
-        head=2.0 * model.embedding_rows * model.embedding_width + _head_projection(model),
+        head=2.0 * model.embedding_rows * model.embedding_width + _count_head_projection_flops(model),
     )
 
 
@@ -79,7 +79,7 @@ def tokens_seen(seq_len: Any, window: Any, *, causal: Any) -> Any:
     return reach - causal * reach * reach / (2.0 * seq_len)
 
 
-def _attention_core(model: Model, seq_len: int, count_masked: bool) -> float:
+def _count_attention_core_flops(model: Model, seq_len: int, count_masked: bool) -> float:
     causal = model.causal and not count_masked
     per_token_seen = 2.0 * model.heads * (model.qk_head_dim + model.v_head_dim)
     full = model.full_attention_layers
@@ -90,7 +90,7 @@ def _attention_core(model: Model, seq_len: int, count_masked: bool) -> float:
     return operations
 
 
-def _projection_weights(model: Model) -> int:
+def _count_projection_weights(model: Model) -> int:
     h, heads = model.hidden, model.heads
     if model.mla is None:
         return 2 * h * heads * model.head_dim + 2 * h * model.kv_heads * model.head_dim
@@ -101,7 +101,7 @@ def _projection_weights(model: Model) -> int:
     return query + key_value + heads * mla.v_head_dim * h
 
 
-def _head_projection(model: Model) -> float:
+def _count_head_projection_flops(model: Model) -> float:
     # into the residual stream and out of it again (OPT-350M); the look-up itself costs no operation
     projected = 2.0 * 2 * model.embedding_width * model.hidden if model.embedding_width != model.hidden else 0.0
     return projected + (2.0 * model.hidden * model.hidden if model.mlm_head else 0.0)

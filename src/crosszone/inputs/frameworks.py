@@ -62,21 +62,21 @@ class Framework(Value):
         """How many gradients are reduced together can be chosen."""
         return self.bucket_mb is not None or self.bucket_parameters_m is not None
 
-    def runs(self, schedule: str, chunks: int, micro_batches: Any, pp: Any) -> Any:
-        """Whether it runs a schedule with so many micro-batches on so many stages; arrays go with numbers."""
+    def can_run(self, schedule: str, chunks: int, micro_batches: Any, pp: Any) -> Any:
+        """Whether it runs a schedule with so many micro-batches on so many stages: numbers or arrays."""
         # Megatron-LM deals micro-batches to virtual stages in groups of p [S1]; the others as read in frameworks.yaml
-        least = pp if self.interleaved_groups and chunks > 1 else 2 * pp if schedule in self.twice_stages else 1
+        minimum = pp if self.interleaved_groups and chunks > 1 else 2 * pp if schedule in self.twice_stages else 1
         rounds = 1
         if schedule in self.rounds:
             # here, not at the top: `scenario check` asks with plain numbers
             import numpy as np
 
             rounds = np.maximum(1, micro_batches // pp)
-        return (micro_batches >= least) & (micro_batches % rounds == 0)
+        return (micro_batches >= minimum) & (micro_batches % rounds == 0)
 
 
 @cache
-def frameworks() -> dict[str, Framework]:
+def load_frameworks() -> dict[str, Framework]:
     """All frameworks by name, in the order they are tried."""
     document = read_shipped("crosszone.inputs", "frameworks.yaml")
     return {
@@ -84,10 +84,10 @@ def frameworks() -> dict[str, Framework]:
     }
 
 
-def framework_of_alias(name: str) -> str:
+def resolve_framework_name(name: str) -> str:
     """The framework's own name for any spelling of it; an unknown name comes back as it is."""
-    spelled = name.strip().lower().replace("_", "-").replace(" ", "-")
-    for framework in frameworks().values():
-        if spelled == framework.name or spelled in framework.aliases:
+    spelling = name.strip().lower().replace("_", "-").replace(" ", "-")
+    for framework in load_frameworks().values():
+        if spelling == framework.name or spelling in framework.aliases:
             return framework.name
-    return spelled if spelled == "any" else name
+    return spelling if spelling == "any" else name

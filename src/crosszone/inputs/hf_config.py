@@ -1,7 +1,7 @@
 """Import of a Hugging Face `config.json` as a `Model`.
 
     read_hf_config("Meta-Llama-3-8B/config.json")        Model(name='Meta-Llama-3-8B', layers=32, hidden=4096, ...)
-    model_from_hf_config({"model_type": "gpt2", ...})    Model(name='gpt2', layers=12, hidden=768, ...)
+    parse_hf_config({"model_type": "gpt2", ...})         Model(name='gpt2', layers=12, hidden=768, ...)
 
 A family (`model_type`) is one row of `FAMILIES`: which key holds which field of the model, what the configuration class
 of transformers assumes for a key that is left out, and what all its models share. The main sizes must be given, except

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
-from crosszone.inputs.frameworks import frameworks
+from crosszone.inputs.frameworks import load_frameworks, resolve_framework_name
 from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Count, Name, OtherForms, Positive, Value, refuse
 
@@ -25,10 +25,8 @@ FrameworkName = Literal["any", "ddp", "fsdp", "deepspeed", "megatron", "horovod"
 _ALIAS_FORM = {"type": "string", "description": "Another spelling, e.g. pytorch-ddp."}
 
 
-def _known_by(name: Any) -> Any:
-    from crosszone.inputs.frameworks import framework_of_alias
-
-    return framework_of_alias(name) if isinstance(name, str) else name
+def _resolve_framework(name: Any) -> Any:
+    return resolve_framework_name(name) if isinstance(name, str) else name
 
 
 class Job(Value):
@@ -54,7 +52,7 @@ class Job(Value):
     """Scales of precision fp8: one a tensor, a row or a block; null: one a tensor."""
     optimizer: Optimizer = "adamw"
     """Sets the moments kept per parameter."""
-    framework: Annotated[FrameworkName, BeforeValidator(_known_by), OtherForms(_ALIAS_FORM)] = "any"
+    framework: Annotated[FrameworkName, BeforeValidator(_resolve_framework), OtherForms(_ALIAS_FORM)] = "any"
     """Training framework; any: one that can do the strategy."""
     stack: Name | None = None
     """Software stack whose profile is used (release, kernels); null: the framework's default."""
@@ -104,21 +102,21 @@ class StateBytes:
 
 
 @cache
-def numerics() -> dict[str, Any]:
+def load_numerics() -> dict[str, Any]:
     """Bytes by precision and moments by optimizer (`numerics.yaml`)."""
     loaded: dict[str, Any] = read_shipped("crosszone.inputs", "numerics.yaml").value
     return loaded
 
 
-def compute_precision(job: Job) -> str:
+def find_compute_path(job: Job) -> str:
     """The tensor path a GPU needs for this job: fp32, fp16, bf16, fp8 or fp4."""
-    path: str = numerics()["precisions"][job.precision]["compute"]
+    path: str = load_numerics()["precisions"][job.precision]["compute"]
     return path
 
 
-def precision_architectures(job: Job) -> tuple[str, ...]:
-    """GPU architectures that have the job's number format; none named: all that have its tensor path."""
-    return tuple(numerics()["precisions"][job.precision].get("architectures", ()))
+def list_precision_architectures(job: Job) -> tuple[str, ...]:
+    """GPU architectures that have the job's number format; empty: all that have its tensor path."""
+    return tuple(load_numerics()["precisions"][job.precision].get("architectures", ()))
 
 
 def state_bytes(job: Job, *, framework: str | None = None, zero: int = 0, shards: int = 1) -> StateBytes:
@@ -127,15 +125,15 @@ def state_bytes(job: Job, *, framework: str | None = None, zero: int = 0, shards
     ZeRO 1 shards master weights and moments, 2 the gradients too, 3 the weights too. In mixed precision Megatron-LM
     keeps fp32 gradients (18 bytes with Adam in place of 16), and autocast keeps fp32 weights and no master copy.
     """
-    dtypes = dict(numerics()["precisions"][job.precision])
-    chosen = framework or job.framework
-    # precisions without a master copy are what they say whatever the framework
-    if chosen != "any" and dtypes["master"]:
-        if frameworks()[chosen].fp32_weights:
+    dtypes = dict(load_numerics()["precisions"][job.precision])
+    name = framework or job.framework
+    # a precision without a master copy has the same bytes in every framework
+    if name != "any" and dtypes["master"]:
+        if load_frameworks()[name].fp32_weights:
             dtypes |= {"weights": 4, "gradients": 4, "master": 0}
-        elif frameworks()[chosen].fp32_gradients:
+        elif load_frameworks()[name].fp32_gradients:
             dtypes |= {"gradients": 4}
-    moments = numerics()["optimizers"][job.optimizer]["moments"] * dtypes["moment"]
+    moments = load_numerics()["optimizers"][job.optimizer]["moments"] * dtypes["moment"]
     return StateBytes(
         weights=dtypes["weights"] / (shards if zero >= 3 else 1),
         gradients=dtypes["gradients"] / (shards if zero >= 2 else 1),

@@ -18,11 +18,11 @@ from crosszone.inputs.region import (
     Band,
     MeasuredPair,
     Region,
+    estimate_rtt_ms,
+    estimate_same_region_rtt_ms,
     fibre_floor_ms,
     great_circle_km,
-    routes,
-    rtt_from_distance_ms,
-    rtt_same_region_ms,
+    load_routes,
 )
 
 Origin = Literal[
@@ -52,61 +52,59 @@ class ZoneLink:
     """Source ids of a published measurement, if one was used."""
 
 
-def zone_links(cluster: Cluster, catalogue: Catalogue | None = None) -> dict[tuple[int, int], ZoneLink]:
+def build_zone_links(cluster: Cluster, catalogue: Catalogue | None = None) -> dict[tuple[int, int], ZoneLink]:
     """The path of every pair of zones (by position, first < second)."""
     return dict(_build_zone_links(cluster, catalogue or get_catalogue(None)))
 
 
 @lru_cache(maxsize=16)
 def _build_zone_links(cluster: Cluster, catalogue: Catalogue) -> dict[tuple[int, int], ZoneLink]:
-    """Kept, for one cluster is asked about many times: every change of a strategy is a scenario of its own."""
+    """Cached, because every change of a strategy is a scenario of its own over the same cluster."""
     listed = {link.pair: link for link in cluster.links}
     links = {}
-    for first, second in cluster.pairs():
+    for first, second in cluster.zone_pairs:
         a, b = cluster.zones[first], cluster.zones[second]
-        ways = FigureSources(
-            a, b, listed.get(frozenset((a.name, b.name))), cluster.default_link, _find_published_pair(a, b, catalogue)
-        )
-        links[first, second] = _zone_link(ways)
+        published = _find_published_pair(a, b, catalogue)
+        sources = FigureSources(a, b, listed.get(frozenset((a.name, b.name))), cluster.default_link, published)
+        links[first, second] = _build_zone_link(sources)
     return links
 
 
-def link_notices(cluster: Cluster, links: dict[tuple[int, int], ZoneLink]) -> Iterator[Notice]:
+def list_link_notices(cluster: Cluster, links: dict[tuple[int, int], ZoneLink]) -> Iterator[Notice]:
     """What a user should know about the links: impossible, assumed and capped figures."""
     listed = {link.pair: index for index, link in enumerate(cluster.links)}
     for (first, second), link in links.items():
         index = listed.get(frozenset(link.between))
         field = "cluster.links" if index is None else f"cluster.links[{index}]"
-        yield from _rtt_notices(link, field)
-        yield from _rate_notices(link, field)
-        yield from _cap_notices(cluster, link, first, second)
-        straight = _straight_km(cluster.zones[first], cluster.zones[second])
+        yield from _list_rtt_notices(link, field)
+        yield from _list_rate_notices(link, field)
+        yield from _list_cap_notices(cluster, link, first, second)
+        straight = _compute_straight_km(cluster.zones[first], cluster.zones[second])
         if index is not None and cluster.links[index].km is not None and straight and (link.km or 0) < 0.98 * straight:
             params = {"pair": " - ".join(link.between), "circle": round(straight)}
-            yield _notice("km_below_circle", f"{field}.km", link.km, "warning", **params)
+            yield _build_notice("km_below_circle", f"{field}.km", link.km, "warning", **params)
 
 
-def _rtt_notices(link: ZoneLink, field: str) -> Iterator[Notice]:
-    about = {"pair": " - ".join(link.between), "km": round(link.km or 0)}
+def _list_rtt_notices(link: ZoneLink, field: str) -> Iterator[Notice]:
+    route = {"pair": " - ".join(link.between), "km": round(link.km or 0)}
     typed = link.origins["rtt_ms"] in ("typed", "measured", "default_link")
     if typed and link.floor_ms is not None and link.rtt_ms.expected < link.floor_ms:
         where = "cluster.default_link" if link.origins["rtt_ms"] == "default_link" else field
-        params = about | {"floor_ms": link.floor_ms}
-        yield _notice("rtt_below_floor", f"{where}.rtt_ms", link.rtt_ms.expected, "warning", **params)
+        params = route | {"floor_ms": link.floor_ms}
+        yield _build_notice("rtt_below_floor", f"{where}.rtt_ms", link.rtt_ms.expected, "warning", **params)
     if link.origins["rtt_ms"] == "distance":
-        params = about | {"low": link.rtt_ms.low, "high": link.rtt_ms.high}
-        yield _notice("rtt_from_distance", field, round(link.rtt_ms.expected, 2), "note", **params)
+        params = route | {"low": link.rtt_ms.low, "high": link.rtt_ms.high}
+        yield _build_notice("rtt_from_distance", field, round(link.rtt_ms.expected, 2), "note", **params)
 
 
-def _rate_notices(link: ZoneLink, field: str) -> Iterator[Notice]:
-    forward, back = link.origins["gbps"] == "example", link.origins["gbps_back"] == "example"
-    if forward:
-        yield _notice("gbps_example", field, link.gbps, "warning", pair=" - ".join(link.between))
-    elif back:
-        yield _notice("gbps_example", field, link.gbps_back, "warning", pair=" - ".join(reversed(link.between)))
+def _list_rate_notices(link: ZoneLink, field: str) -> Iterator[Notice]:
+    if link.origins["gbps"] == "example":
+        yield _build_notice("gbps_example", field, link.gbps, "warning", pair=" - ".join(link.between))
+    elif link.origins["gbps_back"] == "example":
+        yield _build_notice("gbps_example", field, link.gbps_back, "warning", pair=" - ".join(reversed(link.between)))
 
 
-def _cap_notices(cluster: Cluster, link: ZoneLink, first: int, second: int) -> Iterator[Notice]:
+def _list_cap_notices(cluster: Cluster, link: ZoneLink, first: int, second: int) -> Iterator[Notice]:
     """That the uplink of the sender or the downlink of the receiver is slower than the link itself."""
     for sender, receiver, gbps in ((first, second, link.gbps), (second, first, link.gbps_back)):
         a, b = cluster.zones[sender], cluster.zones[receiver]
@@ -116,7 +114,7 @@ def _cap_notices(cluster: Cluster, link: ZoneLink, first: int, second: int) -> I
         if slower:
             cap, zone, key = min(slower)
             params = {"pair": f"{a.name} - {b.name}", "zone": cluster.zones[zone].name, "gbps": gbps}
-            yield _notice("uplink_limits", f"cluster.zones[{zone}].{key}", cap, "note", **params)
+            yield _build_notice("uplink_limits", f"cluster.zones[{zone}].{key}", cap, "note", **params)
 
 
 @dataclass(frozen=True)
@@ -129,12 +127,12 @@ class FigureSources:
     default: LinkFigures | None
     published: MeasuredPair | None
 
-    def figure(self, key: str, *, back: bool = False) -> Figure:
-        """The first of them that has the figure; `back`: for the way from the second zone to the first."""
+    def find_figure(self, key: str, *, back: bool = False) -> Figure:
+        """The figure from the first place that has it; `back`: for traffic from the second zone to the first."""
         if self.listed is not None:
             # a file may list a pair in either order; zones of a pair are in the cluster's order
-            turned = (self.listed.between[0] != self.first.name) != back
-            backward = getattr(self.listed, f"{key}_back", None) if turned else None
+            is_backward = (self.listed.between[0] != self.first.name) != back
+            backward = getattr(self.listed, f"{key}_back", None) if is_backward else None
             value = getattr(self.listed, key) if backward is None else backward
             if value is not None:
                 return value, "measured" if self.listed.measured else "typed"
@@ -147,52 +145,56 @@ class FigureSources:
                 return value, "published"
         return None, "unknown"
 
-    def rate(self, *, back: bool = False) -> tuple[float, Origin]:
-        """Gbit/s of one way; where nobody gave one, a labelled example."""
-        value, origin = self.figure("gbps", back=back)
-        return (float(routes()["example_gbps"]), "example") if value is None else (value, origin)
+    def find_rate(self, *, back: bool = False) -> tuple[float, Origin]:
+        """Gbit/s of one direction; where none is given, a labelled example."""
+        value, origin = self.find_figure("gbps", back=back)
+        return (float(load_routes()["example_gbps"]), "example") if value is None else (value, origin)
 
-    def price(self, *, back: bool = False) -> Figure:
-        """$ per GB of one way; where nobody gave one, the sender's price to other regions of its provider."""
-        value, origin = self.figure("usd_per_gb", back=back)
+    def find_price(self, *, back: bool = False) -> Figure:
+        """$ per GB of one direction; where none is given, the sender's price to other regions of its provider."""
+        value, origin = self.find_figure("usd_per_gb", back=back)
         a, b = self.first.region, self.second.region
         sender = b if back else a
         if value is not None or a is None or b is None or sender is None or sender.egress_usd_per_gb is None:
             return value, origin
         # clouds bill the sender, and this price is for another region of theirs: not to other providers, nor at home
-        abroad = a.provider == b.provider and a != b
-        return (sender.egress_usd_per_gb, "region price") if abroad else (None, "unknown")
+        has_price = a.provider == b.provider and a != b
+        return (sender.egress_usd_per_gb, "region price") if has_price else (None, "unknown")
 
-    def rtt(self, km: float | None) -> tuple[Band, Origin]:
-        """Round-trip time; `InvalidError` when nothing tells it."""
-        value, origin = self.figure("rtt_ms")
+    def find_rtt(self, km: float | None) -> tuple[Band, Origin]:
+        """Round-trip time; `InvalidError` where no place has it."""
+        value, origin = self.find_figure("rtt_ms")
         if value is not None:
             return Band.exact(value), origin
         a, b = self.first.region, self.second.region
         if a is not None and a == b and (self.listed is None or self.listed.km is None):
-            return rtt_same_region_ms(), "same region"
+            return estimate_same_region_rtt_ms(), "same region"
         if km is not None:
-            return rtt_from_distance_ms(km), "distance"
+            return estimate_rtt_ms(km), "distance"
         params = {"first": self.first.name, "second": self.second.name}
         raise InvalidError(Notice(code="rtt_unknown", field="cluster.links", params=params))
 
 
-def _zone_link(ways: FigureSources) -> ZoneLink:
-    km = ways.listed.km if ways.listed and ways.listed.km is not None else _straight_km(ways.first, ways.second)
-    (gbps, gbps_origin), (gbps_back, back_origin) = ways.rate(), ways.rate(back=True)
-    (usd, usd_origin), (usd_back, usd_back_origin) = ways.price(), ways.price(back=True)
-    rtt, rtt_origin = ways.rtt(km)
-    published = "published" in (gbps_origin, back_origin, rtt_origin) and ways.published
+def _build_zone_link(sources: FigureSources) -> ZoneLink:
+    km = (
+        sources.listed.km
+        if sources.listed and sources.listed.km is not None
+        else _compute_straight_km(sources.first, sources.second)
+    )
+    (gbps, gbps_origin), (gbps_back, back_origin) = sources.find_rate(), sources.find_rate(back=True)
+    (usd, usd_origin), (usd_back, usd_back_origin) = sources.find_price(), sources.find_price(back=True)
+    rtt, rtt_origin = sources.find_rtt(km)
+    published = "published" in (gbps_origin, back_origin, rtt_origin) and sources.published
     return ZoneLink(
-        between=(ways.first.name, ways.second.name),
+        between=(sources.first.name, sources.second.name),
         gbps=gbps,
         gbps_back=gbps_back,
         rtt_ms=rtt,
-        jitter_ms=ways.figure("jitter_ms")[0],
-        loss_pct=ways.figure("loss_pct")[0] or 0.0,
+        jitter_ms=sources.find_figure("jitter_ms")[0],
+        loss_pct=sources.find_figure("loss_pct")[0] or 0.0,
         usd_per_gb=usd,
         usd_per_gb_back=usd_back,
-        flow_gbps=ways.figure("flow_gbps")[0],
+        flow_gbps=sources.find_figure("flow_gbps")[0],
         km=km,
         floor_ms=None if km is None else fibre_floor_ms(km),
         origins={
@@ -206,7 +208,7 @@ def _zone_link(ways: FigureSources) -> ZoneLink:
     )
 
 
-def _straight_km(a: Zone, b: Zone) -> float | None:
+def _compute_straight_km(a: Zone, b: Zone) -> float | None:
     if a.region is None or b.region is None:
         return None
     return great_circle_km(a.region.lat, a.region.lon, b.region.lat, b.region.lon)
@@ -215,14 +217,14 @@ def _straight_km(a: Zone, b: Zone) -> float | None:
 def _find_published_pair(a: Zone, b: Zone, catalogue: Catalogue) -> MeasuredPair | None:
     """The published measurement between two regions, if both are the catalogue's own."""
 
-    def built_in(region: Region | None) -> bool:
+    def is_built_in(region: Region | None) -> bool:
         # a region of the user's with a built-in name may lie elsewhere: what was measured is not about it
         return region is not None and catalogue.find("regions", region.name) == region
 
-    if a.region is None or b.region is None or not (built_in(a.region) and built_in(b.region)):
+    if a.region is None or b.region is None or not (is_built_in(a.region) and is_built_in(b.region)):
         return None
     return catalogue.find_measured_pair(a.region.name, b.region.name)
 
 
-def _notice(code: str, field: str, value: Any, level: Literal["warning", "note"], **params: Any) -> Notice:
+def _build_notice(code: str, field: str, value: Any, level: Literal["warning", "note"], **params: Any) -> Notice:
     return Notice(code=code, field=field, value=value, level=level, params=params)

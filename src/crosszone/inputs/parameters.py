@@ -50,31 +50,31 @@ def parameters(model: Model) -> Parameters:
     tables = 1 if model.tied_embeddings else 2
     projected = width != model.hidden
     moe, moe_layers = model.moe, model.moe_layers
-    expert = mlp_parameters(model, moe.ffn_hidden) if moe else 0
+    expert = count_mlp_parameters(model, moe.ffn_hidden) if moe else 0
     return Parameters(
         token_embedding=rows * width,
         vocab_padding=(model.embedding_rows - rows) * width * tables,
         position_embedding=(model.max_seq_len or 0) * model.hidden if model.positions == "learned" else 0,
         token_type_embedding=model.token_types * model.hidden,
         embedding_projection=2 * width * model.hidden if projected else 0,
-        attention=model.layers * attention_parameters(model),
-        mlp=(model.layers - moe_layers) * mlp_parameters(model, model.ffn_hidden),
-        router=moe_layers * router_parameters(model),
+        attention=model.layers * count_attention_parameters(model),
+        mlp=(model.layers - moe_layers) * count_mlp_parameters(model, model.ffn_hidden),
+        router=moe_layers * count_router_parameters(model),
         routed_experts=moe_layers * moe.experts * expert if moe else 0,
-        shared_experts=moe_layers * shared_expert_parameters(model),
-        norms=model.layers * layer_norm_parameters(model) + _outer_norms(model),
+        shared_experts=moe_layers * count_shared_expert_parameters(model),
+        norms=model.layers * count_layer_norm_parameters(model) + _count_outer_norm_parameters(model),
         pooler=(model.hidden + 1) * model.hidden if model.pooler else 0,
-        mlm_head=_mlm_head(model),
+        mlm_head=_count_mlm_head_parameters(model),
         head=(0 if model.tied_embeddings else rows * width) + (rows if "head" in model.bias else 0),
         inactive_experts=moe_layers * (moe.experts - moe.top_k) * expert if moe else 0,
     )
 
 
-def attention_parameters(model: Model) -> int:
+def count_attention_parameters(model: Model) -> int:
     """Parameters of one layer's attention: projections, their biases, sinks and query/key norms."""
     h, heads, kv, e = model.hidden, model.heads, model.kv_heads, model.head_dim
     if model.mla:
-        return _mla_parameters(model)
+        return _count_mla_parameters(model)
     projections = h * heads * e + 2 * h * kv * e + heads * e * h
     bias = ("qkv" in model.bias) * (heads + 2 * kv) * e + ("out" in model.bias) * h
     # over single heads all heads of a layer share one weight of their width (Qwen3); OLMo's is over all of them
@@ -82,38 +82,38 @@ def attention_parameters(model: Model) -> int:
     return projections + bias + norms + model.attention_sinks * heads
 
 
-def mlp_parameters(model: Model, ffn_hidden: int) -> int:
+def count_mlp_parameters(model: Model, ffn_hidden: int) -> int:
     """Parameters of one MLP (dense or one expert) of a given width."""
     inner = 2 if model.gated else 1
     bias = "mlp" in model.bias
     return (inner + 1) * model.hidden * ffn_hidden + bias * (inner * ffn_hidden + model.hidden)
 
 
-def router_parameters(model: Model) -> int:
+def count_router_parameters(model: Model) -> int:
     """Parameters of one MoE layer's router."""
     return (model.hidden + ("router" in model.bias)) * model.moe.experts if model.moe else 0
 
 
-def shared_expert_parameters(model: Model) -> int:
+def count_shared_expert_parameters(model: Model) -> int:
     """Parameters of one MoE layer's shared experts and their gate."""
     if not model.moe:
         return 0
-    shared = model.moe.shared_experts * mlp_parameters(model, model.moe.shared_ffn_hidden)
+    shared = model.moe.shared_experts * count_mlp_parameters(model, model.moe.shared_ffn_hidden)
     return shared + model.moe.shared_gate * model.hidden
 
 
-def norm_parameters(model: Model) -> int:
+def count_norm_parameters(model: Model) -> int:
     """Parameters of one norm over the residual width."""
     return model.hidden * (2 if model.norm == "layernorm" else 1)
 
 
-def layer_norm_parameters(model: Model) -> int:
+def count_layer_norm_parameters(model: Model) -> int:
     """Parameters of one layer's norms, those of the latent projections included."""
     latent = (model.mla.q_lora_rank or 0) + model.mla.kv_lora_rank if model.mla else 0
-    return model.norms_per_layer * norm_parameters(model) + latent
+    return model.norms_per_layer * count_norm_parameters(model) + latent
 
 
-def _mla_parameters(model: Model) -> int:
+def _count_mla_parameters(model: Model) -> int:
     assert model.mla is not None
     h, heads, mla = model.hidden, model.heads, model.mla
     query_width = heads * model.qk_head_dim
@@ -123,11 +123,11 @@ def _mla_parameters(model: Model) -> int:
     return query + down + up + heads * mla.v_head_dim * h
 
 
-def _outer_norms(model: Model) -> int:
-    return (model.final_norm + model.embedding_norm) * norm_parameters(model)
+def _count_outer_norm_parameters(model: Model) -> int:
+    return (model.final_norm + model.embedding_norm) * count_norm_parameters(model)
 
 
-def _mlm_head(model: Model) -> int:
+def _count_mlm_head_parameters(model: Model) -> int:
     if not model.mlm_head:
         return 0
-    return (model.hidden + 1) * model.hidden + norm_parameters(model) + model.vocab
+    return (model.hidden + 1) * model.hidden + count_norm_parameters(model) + model.vocab

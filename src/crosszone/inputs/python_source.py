@@ -12,16 +12,16 @@ import ast
 import threading
 from typing import Any
 
-_one_at_a_time = threading.Lock()
+_lock = threading.Lock()
 
 
 def parse_source(source: str, mode: str = "exec") -> Any:
     """The tree, as `ast.parse` gives it."""
-    with _one_at_a_time:
+    with _lock:
         return ast.parse(source, mode=mode)
 
 
 def parse_literal(source: str) -> Any:
     """The value of a literal, as `ast.literal_eval` gives it."""
-    with _one_at_a_time:
+    with _lock:
         return ast.literal_eval(source)

@@ -36,7 +36,7 @@ class Band:
 
 
 @cache
-def routes() -> dict[str, Any]:
+def load_routes() -> dict[str, Any]:
     """The measured route factors and the labelled example values."""
     loaded: dict[str, Any] = read_shipped("crosszone.inputs.catalogue", "routes.yaml").value
     return loaded
@@ -53,21 +53,21 @@ def great_circle_km(lat_a: float, lon_a: float, lat_b: float, lon_b: float) -> f
 
 def fibre_floor_ms(km: float) -> float:
     """Round-trip time of light in a straight fibre, ms: nothing is faster. [G2]"""
-    return 2 * km * float(routes()["fibre_us_per_km"]) / 1000
+    return 2 * km * float(load_routes()["fibre_us_per_km"]) / 1000
 
 
-def rtt_from_distance_ms(km: float) -> Band:
+def estimate_rtt_ms(km: float) -> Band:
     """Round-trip time over real routes: fibre floor x the route factor's p10, median and p90. [G3]
 
     Below the shortest measured distance the equipment at both ends is added instead. Where a range of distances
     has a smaller factor than the one before, the time stays at the end of that one: it never falls with distance.
     """
-    band = _metro_ms(min(km, routes()["metro"]["to_km"]))
-    for bucket in routes()["buckets"]:
+    band = _estimate_metro_rtt_ms(min(km, load_routes()["metro"]["to_km"]))
+    for bucket in load_routes()["buckets"]:
         if km < bucket["from_km"]:
             break
         # beyond the longest measured distance the last factors go on
-        floor = fibre_floor_ms(min(km, bucket["to_km"]) if bucket is not routes()["buckets"][-1] else km)
+        floor = fibre_floor_ms(min(km, bucket["to_km"]) if bucket is not load_routes()["buckets"][-1] else km)
         band = Band(
             max(band.low, floor * bucket["p10"]),
             max(band.expected, floor * bucket["median"]),
@@ -76,18 +76,18 @@ def rtt_from_distance_ms(km: float) -> Band:
     return band
 
 
-def _metro_ms(km: float) -> Band:
-    floor, metro, nearest = fibre_floor_ms(km), routes()["metro"], routes()["buckets"][0]
+def _estimate_metro_rtt_ms(km: float) -> Band:
+    floor, metro, shortest = fibre_floor_ms(km), load_routes()["metro"], load_routes()["buckets"][0]
     return Band(
         floor + metro["edge_low_ms"],
-        floor * nearest["median"] + metro["edge_expected_ms"],
-        floor * nearest["max"] + metro["edge_high_ms"],
+        floor * shortest["median"] + metro["edge_expected_ms"],
+        floor * shortest["max"] + metro["edge_high_ms"],
     )
 
 
-def rtt_same_region_ms() -> Band:
+def estimate_same_region_rtt_ms() -> Band:
     """Round-trip time between availability zones of one region."""
-    same = routes()["same_region"]
+    same = load_routes()["same_region"]
     return Band(same["low_ms"], same["expected_ms"], same["high_ms"])
 
 
@@ -120,7 +120,7 @@ class Region(Value):
     """Where the price comes from."""
 
 
-def _one_or_more(value: Any) -> Any:
+def _wrap_in_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
@@ -139,7 +139,7 @@ class MeasuredPair(Value):
     """Rate of a single flow, Gbit/s."""
     flows: Count | None = None
     """Flows that `gbps` was measured with."""
-    source: Annotated[tuple[Name, ...], BeforeValidator(_one_or_more)]
+    source: Annotated[tuple[Name, ...], BeforeValidator(_wrap_in_tuple)]
     """Where the figures come from."""
     note: str = ""
     """How they were read."""

@@ -13,10 +13,10 @@ from typing import Any
 
 from crosszone.errors import IllegalError, Notice
 from crosszone.inputs.cluster import Cluster
-from crosszone.inputs.frameworks import Framework, frameworks
-from crosszone.inputs.job import Job, compute_precision, precision_architectures
+from crosszone.inputs.frameworks import Framework, load_frameworks
+from crosszone.inputs.job import Job, find_compute_path, list_precision_architectures
 from crosszone.inputs.model import Model
-from crosszone.inputs.placement import Placement, no_tp_room
+from crosszone.inputs.placement import Placement, check_tp_room
 from crosszone.inputs.strategy import Strategy
 
 
@@ -35,12 +35,12 @@ class Case:
         """Data-parallel replicas."""
         return self.strategy.dp or 1
 
-    def on(self, framework: Framework) -> Case:
+    def with_framework(self, framework: Framework) -> Case:
         """The same case as the framework would run it: its own ZeRO stage and reduction where none was asked for."""
         settled = self
         if self.strategy.zero is None:
             settled = replace(self, strategy=self.strategy.replace(zero=framework.default_zero))
-        if settled.asked(REDUCE) or settled._has_hierarchy(framework):
+        if settled.is_given(REDUCE) or settled._has_hierarchy(framework):
             return settled
         flat = settled.strategy.communication.replace(reduce="flat")
         return replace(settled, strategy=settled.strategy.replace(communication=flat))
@@ -50,16 +50,16 @@ class Case:
         if "hierarchical" not in framework.reduce:
             return False
         needs = (need.then for need in framework.needs if need.when == {REDUCE: ["hierarchical"]})
-        return all(self.option(path) in allowed for then in needs for path, allowed in then.items())
+        return all(self.get_option(path) in allowed for then in needs for path, allowed in then.items())
 
-    def option(self, path: str) -> Any:
+    def get_option(self, path: str) -> Any:
         """An option by the name a file gives it: `zero`, `communication.reduce`, `job.optimizer`."""
         value: Any = self.job if path.startswith("job.") else self.strategy
         for step in path.removeprefix("job.").split("."):
             value = getattr(value, step)
         return value
 
-    def asked(self, path: str) -> bool:
+    def is_given(self, path: str) -> bool:
         """The option was given, not left at its default."""
         outer, _, inner = path.rpartition(".")
         holder = self.strategy.communication if outer == "communication" else self.strategy
@@ -72,25 +72,25 @@ Rule = Callable[[Case], Iterator[Notice]]
 FrameworkRule = Callable[[Case, Framework], Iterator[Notice]]
 
 
-def broken_rules(case: Case, framework: Framework | None = None) -> list[Notice]:
+def list_broken_rules(case: Case, framework: Framework | None = None) -> list[Notice]:
     """Every rule the strategy breaks, for one framework or (None) apart from any."""
     notices = [notice for rule in (*JOB_RULES, *RULES) for notice in rule(case)]
     if framework is not None:
-        notices += refusals(case, framework)
+        notices += list_refusals(case, framework)
     return notices
 
 
-def refusals(case: Case, framework: Framework) -> list[Notice]:
+def list_refusals(case: Case, framework: Framework) -> list[Notice]:
     """What one framework cannot do of the strategy."""
-    chosen = case.on(framework)
+    chosen = case.with_framework(framework)
     return [notice for rule in FRAMEWORK_RULES for notice in rule(chosen, framework)]
 
 
-def able_frameworks(case: Case) -> tuple[list[Framework], list[Notice]]:
+def find_able_frameworks(case: Case) -> tuple[list[Framework], list[Notice]]:
     """The frameworks that can do the strategy, and the first refusal of each of the others."""
     able, refused = [], []
     for framework in _select_frameworks(case.job):
-        broken = refusals(case, framework)
+        broken = list_refusals(case, framework)
         if broken:
             refused.append(broken[0])
         else:
@@ -100,39 +100,39 @@ def able_frameworks(case: Case) -> tuple[list[Framework], list[Notice]]:
 
 def require_legal(case: Case) -> tuple[Framework, Strategy]:
     """The first framework that can run the strategy, and the strategy as it would; `IllegalError` if none can."""
-    broken = broken_rules(case)
-    able, refused = able_frameworks(case)
+    broken = list_broken_rules(case)
+    able, refused = find_able_frameworks(case)
     if broken or not able:
         raise IllegalError(*broken, *([] if able else refused))
-    return able[0], case.on(able[0]).strategy
+    return able[0], case.with_framework(able[0]).strategy
 
 
 def _select_frameworks(job: Job) -> list[Framework]:
-    capabilities = frameworks()
+    capabilities = load_frameworks()
     return list(capabilities.values()) if job.framework == "any" else [capabilities[job.framework]]
 
 
-def _list_broken(code: str, field: str, value: Any, **params: Any) -> Notice:
+def _build_notice(code: str, field: str, value: Any, **params: Any) -> Notice:
     return Notice(code=code, field=f"strategy.{field}", value=value, params=params)
 
 
-def largest_divisor(number: int, limit: int) -> int:
+def find_largest_divisor(number: int, limit: int) -> int:
     """The largest divisor of `number` that is at most `limit`."""
     return next(d for d in range(max(1, min(number, limit)), 0, -1) if number % d == 0)
 
 
-def ranks_within_gpus(case: Case) -> Iterator[Notice]:
+def check_ranks(case: Case) -> Iterator[Notice]:
     """The t p c d ranks need as many GPUs. [R1]"""
     s, gpus = case.strategy, case.cluster.gpus
     if s.ranks > gpus:
         legal = gpus // s.model_ranks
         code = "ranks_over_gpus" if legal else "model_over_gpus"
-        yield _list_broken(
+        yield _build_notice(
             code, "dp", case.dp, ranks=s.ranks, gpus=gpus, tp=s.tp, pp=s.pp, cp=s.cp, dp=case.dp, legal=legal
         )
 
 
-def batch_divides(case: Case) -> Iterator[Notice]:
+def check_batch(case: Case) -> Iterator[Notice]:
     """B = b x the micro-batches of all replicas: given for each, or m d with a whole number m. [R2]"""
     s, batch = case.strategy, case.job.global_batch
     if s.replica_micro_batches is not None:
@@ -140,9 +140,9 @@ def batch_divides(case: Case) -> Iterator[Notice]:
         return
     per_round = s.micro_batch * case.dp
     if batch % per_round:
-        legal = largest_divisor(batch, per_round)
+        legal = find_largest_divisor(batch, per_round)
         near = max(per_round, batch // per_round * per_round)
-        yield _list_broken(
+        yield _build_notice(
             "batch_not_divided",
             "micro_batch",
             s.micro_batch,
@@ -159,27 +159,27 @@ def _check_replica_micro_batches(case: Case, counts: tuple[int, ...]) -> Iterato
     s, batch = case.strategy, case.job.global_batch
     samples = s.micro_batch * sum(counts)
     if len(counts) != case.dp:
-        yield _list_broken("replica_batches_length", "replica_micro_batches", len(counts), dp=case.dp)
+        yield _build_notice("replica_batches_length", "replica_micro_batches", len(counts), dp=case.dp)
     elif samples != batch:
-        legal = largest_divisor(batch, s.micro_batch)
+        legal = find_largest_divisor(batch, s.micro_batch)
         params = {"batch": batch, "micro_batch": s.micro_batch, "samples": samples}
         params |= {"legal": legal, "needed": batch // legal}
-        yield _list_broken("replica_batches_sum", "replica_micro_batches", sum(counts), **params)
+        yield _build_notice("replica_batches_sum", "replica_micro_batches", sum(counts), **params)
 
 
-def heads_divide(case: Case) -> Iterator[Notice]:
+def check_heads(case: Case) -> Iterator[Notice]:
     """Degree t divides the heads, and divides the KV heads or is a multiple of them (which are then copied)."""
     t, model = case.strategy.tp, case.model
     if model.heads % t:
-        legal = largest_divisor(model.heads, t)
-        yield _list_broken("tp_over_heads", "tp", t, heads=model.heads, legal=legal)
+        legal = find_largest_divisor(model.heads, t)
+        yield _build_notice("tp_over_heads", "tp", t, heads=model.heads, legal=legal)
     # latent attention has keys and values for every head
     elif model.kv_heads % t and t % model.kv_heads and not model.mla:
-        legal = largest_divisor(model.kv_heads, t)
-        yield _list_broken("tp_over_kv_heads", "tp", t, kv_heads=model.kv_heads, legal=legal)
+        legal = find_largest_divisor(model.kv_heads, t)
+        yield _build_notice("tp_over_kv_heads", "tp", t, kv_heads=model.kv_heads, legal=legal)
 
 
-def widths_divide(case: Case) -> Iterator[Notice]:
+def check_widths(case: Case) -> Iterator[Notice]:
     """Degree t divides the width of the MLP and of an expert."""
     t, model = case.strategy.tp, case.model
     widths = {"ffn_hidden": model.ffn_hidden} if model.moe_layers < model.layers else {}
@@ -187,114 +187,120 @@ def widths_divide(case: Case) -> Iterator[Notice]:
         widths["moe.ffn_hidden"] = model.moe.ffn_hidden
     for key, width in widths.items():
         if width % t:
-            yield _list_broken("tp_over_width", "tp", t, key=key, width=width, legal=largest_divisor(width, t))
+            yield _build_notice("tp_over_width", "tp", t, key=key, width=width, legal=find_largest_divisor(width, t))
 
 
-def tensor_groups_fit(case: Case) -> Iterator[Notice]:
+def check_tensor_groups(case: Case) -> Iterator[Notice]:
     """Every tensor-parallel group sits in one zone, on one GPU kind, in whole nodes or inside one."""
     if case.strategy.ranks > case.cluster.gpus or case.placement is not None:
         return  # already said, or the placement is checked itself
-    refused = no_tp_room(case.cluster, case.strategy)
+    refused = check_tp_room(case.cluster, case.strategy)
     if refused is not None:
         yield refused
 
 
-def layers_fill_stages(case: Case) -> Iterator[Notice]:
+def check_layers(case: Case) -> Iterator[Notice]:
     """All p v virtual stages need a layer; a given split has p v entries that add up to them."""
     s, layers = case.strategy, case.model.layers
     chunks = s.pp * s.interleave
     if chunks > layers:
         params = {"chunks": chunks, "interleave": s.interleave, "layers": layers}
-        yield _list_broken("stages_over_layers", "pp", s.pp, **params)
+        yield _build_notice("stages_over_layers", "pp", s.pp, **params)
     if s.layers_per_stage is not None:
         layers_per_stage = list(s.layers_per_stage)
         if len(layers_per_stage) != chunks:
-            yield _list_broken("split_length", "layers_per_stage", len(layers_per_stage), chunks=chunks)
+            yield _build_notice("split_length", "layers_per_stage", len(layers_per_stage), chunks=chunks)
         elif sum(layers_per_stage) != layers:
-            yield _list_broken("split_sum", "layers_per_stage", sum(layers_per_stage), layers=layers)
+            yield _build_notice("split_sum", "layers_per_stage", sum(layers_per_stage), layers=layers)
 
 
-def schedule_has_shape(case: Case) -> Iterator[Notice]:
+def check_schedule(case: Case) -> Iterator[Notice]:
     """Interleaving needs stages; each schedule has the number of virtual stages it was made for."""
     s, schedule = case.strategy, case.strategy.pipeline_schedule
     if s.interleave > 1 and s.pp == 1:
-        yield _list_broken("interleave_without_stages", "interleave", s.interleave, pp=s.pp)
+        yield _build_notice("interleave_without_stages", "interleave", s.interleave, pp=s.pp)
     # a V goes down the stages and up again: two virtual stages on each [S2]
     elif schedule in ("zbv", "dualpipev") and s.interleave != 2 and s.pp > 1:
-        yield _list_broken("v_schedule_chunks", "interleave", s.interleave, schedule=schedule)
+        yield _build_notice("v_schedule_chunks", "interleave", s.interleave, schedule=schedule)
     elif schedule in ("gpipe", "1f1b", "zero-bubble", "delay-aware") and s.interleave > 1:
-        yield _list_broken("schedule_not_interleaved", "schedule", schedule, interleave=s.interleave)
+        yield _build_notice("schedule_not_interleaved", "schedule", schedule, interleave=s.interleave)
     elif schedule == "interleaved" and s.interleave == 1 and s.pp > 1:
-        yield _list_broken("interleaved_without_chunks", "interleave", s.interleave)
+        yield _build_notice("interleaved_without_chunks", "interleave", s.interleave)
     if s.extra_warmup and schedule != "delay-aware":
-        yield _list_broken("warmup_schedule", "extra_warmup", s.extra_warmup, schedule=schedule)
+        yield _build_notice("warmup_schedule", "extra_warmup", s.extra_warmup, schedule=schedule)
 
 
-def sequence_splits(case: Case) -> Iterator[Notice]:
+def check_sequence(case: Case) -> Iterator[Notice]:
     """Degree c divides the sequence (2c if causal, to share the work evenly); so does t with sequence parallelism."""
     s, length = case.strategy, case.job.seq_len
     # causal: each rank takes a part from the front and one from the back, for later tokens see more
     halves = 2 if case.model.causal else 1
     if s.cp > 1 and length % (halves * s.cp):
         legal = next((c for c in range(s.cp, 1, -1) if length % (halves * c) == 0), 1)
-        yield _list_broken("cp_over_sequence", "cp", s.cp, length=length, parts=halves * s.cp, legal=legal)
+        yield _build_notice("cp_over_sequence", "cp", s.cp, length=length, parts=halves * s.cp, legal=legal)
     if s.sequence_parallel and s.tp == 1:
-        yield _list_broken("sequence_parallel_alone", "sequence_parallel", True, tp=s.tp)
+        yield _build_notice("sequence_parallel_alone", "sequence_parallel", True, tp=s.tp)
     elif s.sequence_parallel and (length // max(1, s.cp)) % s.tp:
-        yield _list_broken(
-            "sequence_parallel_length", "tp", s.tp, length=length // s.cp, legal=largest_divisor(length // s.cp, s.tp)
+        yield _build_notice(
+            "sequence_parallel_length",
+            "tp",
+            s.tp,
+            length=length // s.cp,
+            legal=find_largest_divisor(length // s.cp, s.tp),
         )
 
 
-def experts_divide(case: Case) -> Iterator[Notice]:
+def check_experts(case: Case) -> Iterator[Notice]:
     """Degree e divides the experts, and the ranks t c d that hold one stage."""
     s, moe = case.strategy, case.model.moe
     if s.ep == 1:
         return
     if moe is None:
-        yield _list_broken("ep_without_experts", "ep", s.ep, model=case.model.name)
+        yield _build_notice("ep_without_experts", "ep", s.ep, model=case.model.name)
         return
     if moe.experts % s.ep:
-        yield _list_broken("ep_over_experts", "ep", s.ep, experts=moe.experts, legal=largest_divisor(moe.experts, s.ep))
+        yield _build_notice(
+            "ep_over_experts", "ep", s.ep, experts=moe.experts, legal=find_largest_divisor(moe.experts, s.ep)
+        )
     holders = s.tp * s.cp * case.dp
     if holders % s.ep:
-        yield _list_broken("ep_over_ranks", "ep", s.ep, holders=holders, legal=largest_divisor(holders, s.ep))
+        yield _build_notice("ep_over_ranks", "ep", s.ep, holders=holders, legal=find_largest_divisor(holders, s.ep))
 
 
-def expert_slices_divide(case: Case) -> Iterator[Notice]:
+def check_expert_slices(case: Case) -> Iterator[Notice]:
     """Tensor-parallel ranks of an expert divide its width, and with e the ranks t c d that hold one stage."""
     s, moe = case.strategy, case.model.moe
     if s.expert_tp is None:
         return
     if moe is None:
-        yield _list_broken("expert_tp_without_experts", "expert_tp", s.expert_tp, model=case.model.name)
+        yield _build_notice("expert_tp_without_experts", "expert_tp", s.expert_tp, model=case.model.name)
         return
     if moe.ffn_hidden % s.expert_tp:
-        legal = largest_divisor(moe.ffn_hidden, s.expert_tp)
-        yield _list_broken("expert_tp_over_width", "expert_tp", s.expert_tp, width=moe.ffn_hidden, legal=legal)
+        legal = find_largest_divisor(moe.ffn_hidden, s.expert_tp)
+        yield _build_notice("expert_tp_over_width", "expert_tp", s.expert_tp, width=moe.ffn_hidden, legal=legal)
     holders = s.tp * s.cp * case.dp
     if holders % (s.ep * s.expert_tp):
-        legal = largest_divisor(max(1, holders // s.ep), s.expert_tp)
-        yield _list_broken("expert_tp_over_ranks", "expert_tp", s.expert_tp, ep=s.ep, holders=holders, legal=legal)
+        legal = find_largest_divisor(max(1, holders // s.ep), s.expert_tp)
+        yield _build_notice("expert_tp_over_ranks", "expert_tp", s.expert_tp, ep=s.ep, holders=holders, legal=legal)
 
 
-def state_sets_divide(case: Case) -> Iterator[Notice]:
+def check_shard_ranks(case: Case) -> Iterator[Notice]:
     """A number of replicas that share states divides all of them, and is said in one way."""
     s = case.strategy
     if s.shard_ranks is None:
         return
     if case.dp % s.shard_ranks:
-        legal = largest_divisor(case.dp, s.shard_ranks)
-        yield _list_broken("shard_ranks_over_dp", "shard_ranks", s.shard_ranks, dp=case.dp, legal=legal)
+        legal = find_largest_divisor(case.dp, s.shard_ranks)
+        yield _build_notice("shard_ranks_over_dp", "shard_ranks", s.shard_ranks, dp=case.dp, legal=legal)
     if s.shard_within != "all":
-        yield _list_broken("shard_ranks_twice", "shard_ranks", s.shard_ranks, within=s.shard_within)
+        yield _build_notice("shard_ranks_twice", "shard_ranks", s.shard_ranks, within=s.shard_within)
     if s.local_update is not None:
-        yield _list_broken("shard_ranks_local_update", "shard_ranks", s.shard_ranks)
+        yield _build_notice("shard_ranks_local_update", "shard_ranks", s.shard_ranks)
 
 
-def gpus_have_precision(case: Case) -> Iterator[Notice]:
+def check_precision(case: Case) -> Iterator[Notice]:
     """Every GPU kind has the tensor path of the precision, and is of a generation that has its format."""
-    path, generations = compute_precision(case.job), precision_architectures(case.job)
+    path, generations = find_compute_path(case.job), list_precision_architectures(case.job)
     for gpu in case.cluster.gpu_kinds:
         # a GPU of the user's own has no architecture to go by: its peaks are believed
         is_supported = not generations or gpu.architecture in (*generations, "custom")
@@ -304,41 +310,41 @@ def gpus_have_precision(case: Case) -> Iterator[Notice]:
             yield Notice(code="gpu_lacks_precision", field="job.precision", value=case.job.precision, params=params)
 
 
-def local_update_has_replicas(case: Case) -> Iterator[Notice]:
+def check_local_update(case: Case) -> Iterator[Notice]:
     """Zones that train on their own each need whole replicas."""
     s, placement = case.strategy, case.placement
     zones = len({block.zone for block in placement.blocks} if placement else case.cluster.zones)
     if s.local_update and (zones < 2 or case.dp % zones):
-        yield _list_broken("local_update_zones", "local_update", case.dp, zones=zones, dp=case.dp)
+        yield _build_notice("local_update_zones", "local_update", case.dp, zones=zones, dp=case.dp)
 
 
-JOB_RULES: tuple[Rule, ...] = (gpus_have_precision,)  # Rules that need no strategy
+JOB_RULES: tuple[Rule, ...] = (check_precision,)  # Rules that need no strategy
 
 RULES: tuple[Rule, ...] = (
-    ranks_within_gpus,
-    batch_divides,
-    heads_divide,
-    widths_divide,
-    tensor_groups_fit,
-    layers_fill_stages,
-    schedule_has_shape,
-    sequence_splits,
-    experts_divide,
-    expert_slices_divide,
-    state_sets_divide,
-    local_update_has_replicas,
+    check_ranks,
+    check_batch,
+    check_heads,
+    check_widths,
+    check_tensor_groups,
+    check_layers,
+    check_schedule,
+    check_sequence,
+    check_experts,
+    check_expert_slices,
+    check_shard_ranks,
+    check_local_update,
 )
 
 
-def framework_has_axes(case: Case, framework: Framework) -> Iterator[Notice]:
+def check_framework_axes(case: Case, framework: Framework) -> Iterator[Notice]:
     """The framework has every axis in use."""
     for axis in ("tp", "pp", "cp", "ep"):
-        degree = case.option(axis)
+        degree = case.get_option(axis)
         if degree > 1 and axis not in framework.axes:
             yield _build_refusal(framework, "framework_lacks_axis", axis, degree, axis=axis)
 
 
-def framework_has_schedule(case: Case, framework: Framework) -> Iterator[Notice]:
+def check_framework_schedule(case: Case, framework: Framework) -> Iterator[Notice]:
     """The framework has the pipeline schedule, and enough micro-batches to interleave."""
     s = case.strategy
     if s.pp == 1 or "pp" not in framework.axes:
@@ -349,7 +355,9 @@ def framework_has_schedule(case: Case, framework: Framework) -> Iterator[Notice]
     m = s.micro_batches(case.job.global_batch)
     if framework.interleaved_groups and s.interleave > 1 and m < s.pp:
         yield _build_refusal(framework, "framework_interleaved_groups", "interleave", s.interleave, m=m, pp=s.pp)
-    odd = [count for count in s.replica_micro_batches or (m,) if count and not framework.runs(schedule, 1, count, s.pp)]
+    odd = [
+        count for count in s.replica_micro_batches or (m,) if count and not framework.can_run(schedule, 1, count, s.pp)
+    ]
     if odd and schedule in framework.twice_stages:
         yield _build_refusal(framework, "framework_few_micro_batches", "schedule", schedule, m=odd[0], least=2 * s.pp)
     elif odd:
@@ -360,7 +368,7 @@ def framework_has_schedule(case: Case, framework: Framework) -> Iterator[Notice]
         )
 
 
-def framework_has_options(case: Case, framework: Framework) -> Iterator[Notice]:
+def check_framework_options(case: Case, framework: Framework) -> Iterator[Notice]:
     """The framework has each option of the strategy."""
     s, c = case.strategy, case.strategy.communication
     requested: tuple[tuple[str, tuple[Any, ...]], ...] = (
@@ -374,9 +382,9 @@ def framework_has_options(case: Case, framework: Framework) -> Iterator[Notice]:
         ("communication.gradient_dtype", framework.gradient_dtypes),
     )
     for key, allowed in requested:
-        value = case.option(key)
+        value = case.get_option(key)
         is_default = value is None and key != "zero"  # null, even when written down: as the framework does it
-        if not is_default and value not in allowed and (case.asked(key) or key == "zero"):
+        if not is_default and value not in allowed and (case.is_given(key) or key == "zero"):
             yield _build_refusal(framework, "framework_lacks", key, value, allowed=allowed)
     for what in ("gradients", "parameters", "tensor"):
         key = f"overlap_{what}"
@@ -397,7 +405,7 @@ def framework_has_options(case: Case, framework: Framework) -> Iterator[Notice]:
         yield _build_refusal(framework, "framework_lacks_option", "replica_micro_batches", counts)
 
 
-def shards_work_equally(case: Case, framework: Framework) -> Iterator[Notice]:
+def check_equal_shards(case: Case, framework: Framework) -> Iterator[Notice]:
     """Replicas that share gradients or weights meet in every micro-batch, so each of them has equally many.
 
     Here where all replicas share them; which ones lie in one zone or node is known once they are placed.
@@ -409,18 +417,18 @@ def shards_work_equally(case: Case, framework: Framework) -> Iterator[Notice]:
     size = s.shard_ranks or len(counts)
     for first in range(0, len(counts), size):
         if len(set(counts[first : first + size])) > 1:
-            yield uneven_shards(s, counts[first : first + size])
+            yield build_uneven_shards_notice(s, counts[first : first + size])
             return
 
 
-def uneven_shards(s: Strategy, together: Iterable[int]) -> Notice:
+def build_uneven_shards_notice(s: Strategy, together: Iterable[int]) -> Notice:
     """That replicas share one set of states, but take these different numbers of micro-batches."""
     smallest, *_, largest = sorted(together)
     params = {"zero": s.zero, "within": s.shard_within, "least": smallest, "most": largest}
-    return _list_broken("uneven_shards", "replica_micro_batches", list(s.replica_micro_batches or ()), **params)
+    return _build_notice("uneven_shards", "replica_micro_batches", list(s.replica_micro_batches or ()), **params)
 
 
-def framework_has_precision(case: Case, framework: Framework) -> Iterator[Notice]:
+def check_framework_precision(case: Case, framework: Framework) -> Iterator[Notice]:
     """The framework trains in the precision."""
     if case.job.precision not in framework.precisions:
         params = {"framework": framework.title, "option": "precision", "allowed": framework.precisions}
@@ -431,24 +439,24 @@ def framework_has_precision(case: Case, framework: Framework) -> Iterator[Notice
         yield Notice(code="framework_lacks", field="job.fp8_recipe", value=recipe, params=params)
 
 
-def framework_needs_met(case: Case, framework: Framework) -> Iterator[Notice]:
+def check_framework_needs(case: Case, framework: Framework) -> Iterator[Notice]:
     """Options that the framework has only together are together."""
     for need in framework.needs:
         if not all(_is_in_use(case, path, required) for path, required in need.when.items()):
             continue
-        if any(case.option(path) in values for path, values in need.unless.items()):
+        if any(case.get_option(path) in values for path, values in need.unless.items()):
             continue
         for path, allowed in need.then.items():
-            if case.option(path) not in allowed:
-                reason = " and ".join(f"{key}={_format_value(case.option(key))}" for key in need.when)
+            if case.get_option(path) not in allowed:
+                reason = " and ".join(f"{key}={_format_value(case.get_option(key))}" for key in need.when)
                 params = {"reason": reason, "allowed": [_format_value(value) for value in allowed]}
-                yield _build_refusal(framework, "framework_needs", path, case.option(path), **params)
+                yield _build_refusal(framework, "framework_needs", path, case.get_option(path), **params)
 
 
 def _is_in_use(case: Case, path: str, required: Any) -> bool:
     if required == "more":
-        return bool(case.option(path) > 1)
-    return case.asked(path) and case.option(path) in required
+        return bool(case.get_option(path) > 1)
+    return case.is_given(path) and case.get_option(path) in required
 
 
 def _format_value(value: Any) -> str:
@@ -456,27 +464,15 @@ def _format_value(value: Any) -> str:
 
 
 FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
-    framework_has_axes,
-    framework_has_schedule,
-    framework_has_options,
-    shards_work_equally,
-    framework_needs_met,
-    framework_has_precision,
+    check_framework_axes,
+    check_framework_schedule,
+    check_framework_options,
+    check_equal_shards,
+    check_framework_needs,
+    check_framework_precision,
 )
 
 
 def _build_refusal(framework: Framework, code: str, key: str, value: Any, **params: Any) -> Notice:
     field = key if key.startswith("job.") else f"strategy.{key}"
     return Notice(code=code, field=field, value=value, params={"framework": framework.title, "option": key, **params})
-
-
-__all__ = [
-    "FRAMEWORK_RULES",
-    "JOB_RULES",
-    "RULES",
-    "Case",
-    "able_frameworks",
-    "broken_rules",
-    "largest_divisor",
-    "require_legal",
-]

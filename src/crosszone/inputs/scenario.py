@@ -1,9 +1,8 @@
 """Scenario: model + job + cluster (+ strategy, placement), one file.
 
-Older scenario files, brought up to the version of today.
-
-Version 0 is the deployment request of the CrossZonedllm prototype (`regions`, `gpusPerRegion`, `modelSize`,
-`batchSize`, `dp`, `pp`, `tp`): it knows no sequence length and no GPU kind, so these are assumed and remarked upon.
+Files of older versions are upgraded when they are read. Version 0 is the deployment request of the CrossZonedllm
+prototype (`regions`, `gpusPerRegion`, `modelSize`, `batchSize`, `dp`, `pp`, `tp`): it has no sequence length and no GPU
+kind, so these are assumed, and notices say so.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.document import Document, dump_json, dump_yaml, parse_document, read_document
 from crosszone.inputs.hf_config import read_hf_config
 from crosszone.inputs.job import Job
-from crosszone.inputs.links import ZoneLink, link_notices, zone_links
+from crosszone.inputs.links import ZoneLink, build_zone_links, list_link_notices
 from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import parameters
-from crosszone.inputs.placement import Placement, tp_room
+from crosszone.inputs.placement import Placement, count_tp_room
 from crosszone.inputs.rules import Case
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.value import (
@@ -44,8 +43,8 @@ VERSION: Literal[1] = 1
 Fields = dict[str, Any]
 
 
-def upgraded(document: Document) -> tuple[Fields, list[Notice]]:
-    """The document's fields in the form of today, and what had to be decided for it."""
+def upgrade_fields(document: Document) -> tuple[Fields, list[Notice]]:
+    """The document's fields in the form of the newest version, and notices of what the upgrade assumed."""
     fields: Fields = dict(document.value)
     # the prototype's requests state no version; this key is theirs alone
     version = 0 if "gpusPerRegion" in fields else fields.get("version", VERSION)
@@ -60,26 +59,26 @@ def upgraded(document: Document) -> tuple[Fields, list[Notice]]:
     return fields, notices
 
 
-def _from_prototype(old: Fields, notices: list[Notice], document: Document) -> Fields:
-    """The prototype's request as a scenario."""
+def _upgrade_prototype(old: Fields, notices: list[Notice], document: Document) -> Fields:
+    """Convert the prototype's request to a scenario."""
 
-    def refuse(code: str, key: str, /, **params: Any) -> InvalidError:
+    def build_error(code: str, key: str, /, **params: Any) -> InvalidError:
         value = key if code == "unknown_key" else old.get(key)
         notice = Notice(code=code, field=key, value=value, params=params)
         return InvalidError(notice.with_place(document.file or None, document.find_line((key,))))
 
     if "gpusPerRegion" not in old:
-        raise refuse("missing_key", "gpusPerRegion", key="gpusPerRegion")
+        raise build_error("missing_key", "gpusPerRegion", key="gpusPerRegion")
     for key in old:
         if key not in PROTOTYPE_KEYS:
-            raise refuse(
+            raise build_error(
                 "unknown_key", key, nearest=find_nearest_names(key, PROTOTYPE_KEYS)[:1] or list(PROTOTYPE_KEYS)
             )
     gpus = old["gpusPerRegion"]
     if not isinstance(gpus, list):
-        raise refuse("must_be_list", "gpusPerRegion")
+        raise build_error("must_be_list", "gpusPerRegion")
     if old.get("regions", len(gpus)) != len(gpus):
-        raise refuse("prototype_regions", "regions", given=len(gpus))
+        raise build_error("prototype_regions", "regions", given=len(gpus))
     stated: Fields = {**PROTOTYPE_ASSUMES, **{key: old[key] for key in ("bandwidth", "latency") if key in old}}
     for key, value in stated.items():
         if key not in old:
@@ -116,26 +115,28 @@ PROTOTYPE_KEYS = (
 PROTOTYPE_ASSUMES: dict[str, Any] = {"seq_len": 2048, "gpu": "a100-80gb-sxm", "bandwidth": 10, "latency": 50}
 
 # The function that brings a version to the next one.
-UPGRADES: dict[int, Callable[[Fields, list[Notice], Document], Fields]] = {0: _from_prototype}
+UPGRADES: dict[int, Callable[[Fields, list[Notice], Document], Fields]] = {0: _upgrade_prototype}
 
 
 # A model picked by size is remarked upon when its count differs by more than this share.
 SIZE_TOLERANCE = 0.25
 
 
-def _single_key_schema(key: str, kind: dict[str, Any], description: str) -> dict[str, Any]:
+def _build_single_key_schema(key: str, kind: dict[str, Any], description: str) -> dict[str, Any]:
     """The JSON Schema of a mapping with one key."""
     shape = {"type": "object", "required": [key], "properties": {key: kind}, "additionalProperties": False}
     return {**shape, "description": description}
 
 
-_BY_SIZE = _single_key_schema(
+_BY_SIZE = _build_single_key_schema(
     "size_b", {"type": "number", "exclusiveMinimum": 0}, "A well-known model of about this many 1e9 parameters."
 )
-_BY_CONFIG = _single_key_schema(
+_BY_CONFIG = _build_single_key_schema(
     "hf_config", {"type": "string"}, "A Hugging Face config.json, relative to the scenario's folder."
 )
-_BY_FILE = _single_key_schema("file", {"type": "string"}, "A file with the cluster, relative to the scenario's folder.")
+_BY_FILE = _build_single_key_schema(
+    "file", {"type": "string"}, "A file with the cluster, relative to the scenario's folder."
+)
 
 
 def _resolve_model(value: Any, info: ValidationInfo) -> Any:
@@ -177,13 +178,13 @@ class Scenario(Value):
     @cached_property
     def links(self) -> dict[tuple[int, int], ZoneLink]:
         """The path of every pair of zones (by position, first < second)."""
-        return zone_links(self.cluster)
+        return build_zone_links(self.cluster)
 
-    def case(self) -> Case:
+    def build_case(self) -> Case:
         """What the rules of legality look at; without a strategy, one replica a GPU."""
         strategy = self.strategy or Strategy()
-        room = self.placement.ranks if self.placement else tp_room(self.cluster, strategy.tp)
-        settled = strategy.settled(room, self.job.global_batch)
+        room = self.placement.ranks if self.placement else count_tp_room(self.cluster, strategy.tp)
+        settled = strategy.settle_dp(room, self.job.global_batch)
         return Case(model=self.model, job=self.job, cluster=self.cluster, strategy=settled, placement=self.placement)
 
     def to_fields(self) -> dict[str, Any]:
@@ -200,7 +201,7 @@ class Scenario(Value):
 
 
 class Loaded(NamedTuple):
-    """A scenario with what was decided on the way (models picked by size, keys upgraded) and where it stands."""
+    """A scenario with the notices of its reading (models picked by size, keys upgraded) and its document."""
 
     scenario: Scenario
     notices: list[Notice]
@@ -216,13 +217,13 @@ def load_scenario(source: Source) -> Scenario:
 
 
 def read_scenario(source: Source, entries: Catalogue | None = None) -> Loaded:
-    """Read a scenario and say what was decided on the way."""
+    """Read a scenario, with notices of what was assumed on the way."""
     document = _read_document(source)
     if not isinstance(document.value, Mapping):
         raise InvalidError(
             Notice(code="scenario_not_mapping", value=document.value).with_place(document.file or None, 1)
         )
-    value, notices = upgraded(document)
+    value, notices = upgrade_fields(document)
     # a text or standard input (`<text>`, `<stdin>`) is in no folder: its relative paths begin where the program runs
     folder = Path(document.file).parent if document.file and not document.file.startswith("<") else Path()
     value = _load_cluster_file(value, folder, document)
@@ -240,10 +241,10 @@ def parse_scenario(text: str, file: str = "<text>") -> Loaded:
     return read_scenario(parse_document(text, file))
 
 
-def scenario_notices(scenario: Scenario) -> list[Notice]:
+def list_scenario_notices(scenario: Scenario) -> list[Notice]:
     """Warnings and remarks on a valid scenario: impossible or assumed figures."""
     return [
-        *link_notices(scenario.cluster, scenario.links),
+        *list_link_notices(scenario.cluster, scenario.links),
         *_check_nics(scenario.cluster),
         *_check_run_length(scenario),
         *catalogue().list_skipped(),
@@ -283,10 +284,9 @@ def _resolve_size(value: Mapping[str, Any], info: ValidationInfo, entries: Catal
         raise refuse("size_out_of_range", size)
     chosen = entries.find_for_size(size)
     total_b = parameters(chosen.model).total / 1e9
-    far = abs(total_b / size - 1) > SIZE_TOLERANCE
     params = {"name": chosen.name, "total_b": round(total_b, 3), "size_b": size}
-    level: Literal["warning", "note"] = "warning" if far else "note"
-    _build_remark(info, Notice(code="model_by_size", field="model.size_b", value=size, level=level, params=params))
+    level: Literal["warning", "note"] = "warning" if abs(total_b / size - 1) > SIZE_TOLERANCE else "note"
+    _add_remark(info, Notice(code="model_by_size", field="model.size_b", value=size, level=level, params=params))
     return chosen.model
 
 
@@ -303,13 +303,11 @@ def _resolve_config(value: Mapping[str, Any], info: ValidationInfo) -> Any:
         raise refuse_as(error.notices[0]) from None
     total_b = round(parameters(model).total / 1e9, 3)
     params = {"name": model.name, "total_b": total_b}
-    _build_remark(
-        info, Notice(code="model_by_config", field="model.hf_config", value=path, level="note", params=params)
-    )
+    _add_remark(info, Notice(code="model_by_config", field="model.hf_config", value=path, level="note", params=params))
     return model
 
 
-def _build_remark(info: ValidationInfo, notice: Notice) -> None:
+def _add_remark(info: ValidationInfo, notice: Notice) -> None:
     if isinstance(info.context, dict):
         info.context["notices"].append(notice)
 

@@ -152,7 +152,7 @@ class Strategy(Value):
         """Ranks that one expert is cut over: experts that are spread stay whole unless asked otherwise."""
         return self.expert_tp or (1 if self.ep > 1 else self.tp)
 
-    def settled(self, room: int, global_batch: int) -> Strategy:
+    def settle_dp(self, room: int, global_batch: int) -> Strategy:
         """The same strategy with dp filled in: the most replicas that `room` ranks hold and the batch divides by.
 
         Where the micro-batches of each replica are given, there are as many replicas.
@@ -163,7 +163,7 @@ class Strategy(Value):
             return self.replace(dp=len(self.replica_micro_batches))
         upper = max(1, room // self.model_ranks)
         fitting = (d for d in range(upper, 0, -1) if global_batch % (self.micro_batch * d) == 0)
-        # no number of replicas divides the batch: `rules.batch_divides` then says which numbers clash
+        # no number of replicas divides the batch: `rules.check_batch` then says which numbers clash
         return self.replace(dp=next(fitting, upper))
 
     def micro_batches(self, global_batch: int) -> int:

@@ -13,14 +13,14 @@ from crosszone.inputs.flops import TRAINING_PASSES, forward_flops_per_token
 from crosszone.inputs.job import Job, state_bytes
 from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import parameters
-from crosszone.inputs.placement import packed, tp_room
-from crosszone.inputs.rules import JOB_RULES, able_frameworks, broken_rules
-from crosszone.inputs.scenario import Loaded, Scenario, scenario_notices
+from crosszone.inputs.placement import count_tp_room, pack_ranks
+from crosszone.inputs.rules import JOB_RULES, find_able_frameworks, list_broken_rules
+from crosszone.inputs.scenario import Loaded, Scenario, list_scenario_notices
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.value import MOST_NOTICES
 from crosszone.text import DEFAULT_LANGUAGE
 
-MOST_ALIKE = 5  # Warnings or notes of one kind that are shown one by one; the rest are counted
+MOST_SIMILAR = 5  # Warnings or notes of one kind that are shown one by one; the rest are counted
 
 
 def describe(loaded: Loaded, language: str = DEFAULT_LANGUAGE) -> dict[str, Any]:
@@ -28,8 +28,8 @@ def describe(loaded: Loaded, language: str = DEFAULT_LANGUAGE) -> dict[str, Any]
     scenario = loaded.scenario
     strategy, violations = _describe_strategy(scenario, language)
     broken = any(notice.level == "error" for notice in violations)
-    notices = few_alike(
-        [loaded.document.place_notice(n) for n in (*violations, *loaded.notices, *scenario_notices(scenario))]
+    notices = shorten_notices(
+        [loaded.document.place_notice(n) for n in (*violations, *loaded.notices, *list_scenario_notices(scenario))]
     )
     return {
         "scenario": scenario.to_fields(),
@@ -42,17 +42,17 @@ def describe(loaded: Loaded, language: str = DEFAULT_LANGUAGE) -> dict[str, Any]
     }
 
 
-def few_alike(notices: list[Notice]) -> list[Notice]:
-    """Errors first, then warnings and notes, only a few of one kind and how many more there are."""
+def shorten_notices(notices: list[Notice]) -> list[Notice]:
+    """Errors first, then warnings and notes; of each code only a few, then how many more there are."""
     order = {"error": 0, "warning": 1, "note": 2}
     shortened: list[Notice] = []
     for code, level in dict.fromkeys((notice.code, notice.level) for notice in notices):
-        alike = [notice for notice in notices if (notice.code, notice.level) == (code, level)]
-        limit = MOST_NOTICES if level == "error" else MOST_ALIKE
-        shortened += alike[:limit]
-        if len(alike) > limit:
-            params = {"count": len(alike) - limit, "first": alike[0].field}
-            shortened.append(replace(alike[limit], code="and_more", value=len(alike) - limit, params=params))
+        similar = [notice for notice in notices if (notice.code, notice.level) == (code, level)]
+        limit = MOST_NOTICES if level == "error" else MOST_SIMILAR
+        shortened += similar[:limit]
+        if len(similar) > limit:
+            params = {"count": len(similar) - limit, "first": similar[0].field}
+            shortened.append(replace(similar[limit], code="and_more", value=len(similar) - limit, params=params))
     return sorted(shortened, key=lambda notice: (order[notice.level], notice.line or 0))
 
 
@@ -129,13 +129,13 @@ def _describe_cluster(scenario: Scenario, cluster: Cluster) -> dict[str, Any]:
 
 def _describe_strategy(scenario: Scenario, language: str) -> tuple[dict[str, Any] | None, list[Notice]]:
     """How the work is split and placed, and every rule that this breaks."""
-    case = scenario.case()
+    case = scenario.build_case()
     if scenario.strategy is None:
         notices = [notice for rule in JOB_RULES for notice in rule(case)]
         return None, notices + (scenario.placement.check(scenario.cluster, None) if scenario.placement else [])
-    able, refused = able_frameworks(case)
-    broken = broken_rules(case) + ([] if able else refused)
-    settled = case.on(able[0]).strategy if able else case.strategy
+    able, refused = find_able_frameworks(case)
+    broken = list_broken_rules(case) + ([] if able else refused)
+    settled = case.with_framework(able[0]).strategy if able else case.strategy
     described: dict[str, Any] = {
         "settled": settled.model_dump(mode="json"),
         "pinned": sorted(scenario.strategy.pinned),
@@ -148,25 +148,25 @@ def _describe_strategy(scenario: Scenario, language: str) -> tuple[dict[str, Any
     if broken:
         return described, broken
     if scenario.placement is None:
-        placement, idle = packed(scenario.cluster, settled)  # which tears no group
+        placement, idle = pack_ranks(scenario.cluster, settled)  # which splits no tensor-parallel group
         remarks = []
     else:
-        placement, idle = scenario.placement, scenario.placement.idle(scenario.cluster)
+        placement, idle = scenario.placement, scenario.placement.list_idle(scenario.cluster)
         refused = placement.check(scenario.cluster, settled)
         if refused:
             return described, refused
-        remarks = placement.remarks(scenario.cluster, settled)
+        remarks = placement.list_remarks(scenario.cluster, settled)
     described["placement"] = placement.to_plain()
     described["idle"] = [
         {"zone": i.zone, "group": i.group, "count": i.count, "reason": i.reason.message(language)} for i in idle
     ]
-    return described, [*chosen_dp(scenario, settled), *(i.reason for i in idle), *remarks]
+    return described, [*list_dp_notices(scenario, settled), *(i.reason for i in idle), *remarks]
 
 
-def chosen_dp(scenario: Scenario, settled: Strategy) -> Iterator[Notice]:
-    """That fewer replicas were chosen than there is room for, because the batch does not divide by more."""
+def list_dp_notices(scenario: Scenario, settled: Strategy) -> Iterator[Notice]:
+    """A warning where the batch divides by fewer replicas than there is room for."""
     assert scenario.strategy is not None
-    room = tp_room(scenario.cluster, settled.tp) // settled.model_ranks
+    room = count_tp_room(scenario.cluster, settled.tp) // settled.model_ranks
     batch, per_replica = scenario.job.global_batch, settled.micro_batch
     if scenario.strategy.dp is not None or scenario.placement is not None or settled.dp == room:
         return

@@ -22,10 +22,10 @@ from crosszone.errors import FileError, InputError, InvalidError, Notice, Unknow
 from crosszone.inputs.document import Document, FieldPath, format_field_path
 
 MAX_COUNT = 1_000_000
-MOST_NOTICES = 50  # Mistakes shown at once: a file that is wrong in more places is wrong as a whole
+MOST_NOTICES = 50  # Notices shown at once; with more mistakes the file is probably of another kind
 Flag = Annotated[bool, Strict()]
 Count = Annotated[int, Strict(), Field(ge=1, le=MAX_COUNT)]
-# As far below 1 as the most is above it: with less, times grow beyond what a number can say.
+# As far below 1 as the largest number is above it: with smaller rates, times overflow.
 LEAST_POSITIVE = 1e-18
 
 
@@ -132,7 +132,7 @@ def parse(cls: type[V], value: Any, document: Document | None = None, *, at: Fie
 def _build_input_error(
     cls: type[BaseModel], error: ValidationError, document: Document | None, at: FieldPath
 ) -> InputError:
-    """Our own error for what pydantic found wrong."""
+    """Convert pydantic's error to one of ours."""
     details = _drop_consequences(error.errors(include_url=False))
     paths = [(*at, *detail["loc"], *detail.get("ctx", {}).get("at", ())) for detail in details]
     placed = [
@@ -143,20 +143,20 @@ def _build_input_error(
 
 
 def _drop_consequences(details: Sequence[ErrorDetails]) -> list[ErrorDetails]:
-    """The errors that say something of their own, not those that follow from another one."""
+    """The errors without those that only follow from another one."""
 
-    def follows(detail: ErrorDetails) -> bool:
+    def is_consequence(detail: ErrorDetails) -> bool:
         if detail["type"] == "default_factory_not_called":
             return True  # the default follows from a field that is itself wrong
         location = detail["loc"]  # a list is also called too short when its entries are wrong
         return detail["type"] == "too_short" and any(d["loc"][: len(location)] == location != d["loc"] for d in details)
 
-    # cut first: `follows` compares each with all others
-    return [detail for detail in details[:MOST_NOTICES] if not follows(detail)]
+    # cut first: `is_consequence` compares each with all others
+    return [detail for detail in details[:MOST_NOTICES] if not is_consequence(detail)]
 
 
 def _drop_misspelt(notices: list[Notice]) -> list[Notice]:
-    """Leave out that a key is missing where an unknown key is nearest to it."""
+    """Drop the notice of a missing key where an unknown key is a misspelling of it."""
     misspelt = {
         notice.field.rpartition(".")[0] + "." + notice.params["nearest"][0]
         for notice in notices
@@ -179,7 +179,7 @@ LIKE_FORM = {
 
 
 class OtherForms:
-    """Tells the JSON Schema that a field may also be said in other forms, which a validator resolves."""
+    """Adds other forms of a field, which a validator resolves, to its JSON Schema."""
 
     def __init__(self, *forms: dict[str, Any]) -> None:
         self.forms = forms
@@ -206,7 +206,7 @@ def refuse(
 
 
 def refuse_as(notice: Notice) -> PydanticCustomError:
-    """An error for a validator to raise: what another file's reading found, with that file's place if it has one."""
+    """An error for a validator to raise: a notice about another file, with its place there if it has one."""
     place = (notice.file, notice.line) if notice.line is not None else None
     params = {"field": notice.field, **notice.params} if place else dict(notice.params)
     context = {"code": notice.code, "value": notice.value, "at": (), "place": place, "params": params}
@@ -230,17 +230,17 @@ def _select_error_class(codes: set[str]) -> type[InputError]:
 
 
 def _build_notice(cls: type[BaseModel], detail: ErrorDetails, path: FieldPath) -> Notice:
-    """Our own notice for one pydantic error."""
+    """Convert one of pydantic's errors to a notice."""
     kind, value_given, context = detail["type"], detail["input"], detail.get("ctx", {})
     field = format_field_path(path)
 
-    def notice(code: str, **params: Any) -> Notice:
+    def build(code: str, **params: Any) -> Notice:
         return Notice(code=code, field=field, value=value_given, params=params)
 
     if kind == "crosszone":
         value = value_given if context["value"] is _GIVEN else context["value"]
-        notice_built = Notice(code=context["code"], field=field, value=value, params=context["params"])
-        return notice_built if context["place"] is None else notice_built.with_place(*context["place"])
+        notice = Notice(code=context["code"], field=field, value=value, params=context["params"])
+        return notice if context["place"] is None else notice.with_place(*context["place"])
     if kind == "extra_forbidden":
         key, known_keys = str(path[-1]), _list_keys_at(cls, detail["loc"][:-1])
         params = {
@@ -252,19 +252,19 @@ def _build_notice(cls: type[BaseModel], detail: ErrorDetails, path: FieldPath) -
         return Notice(code="missing_key", field=field, params={"key": str(path[-1])})
     if kind in _LIMITS:
         key, code = _LIMITS[kind]
-        return notice(code, limit=context[key])
+        return build(code, limit=context[key])
     if kind == "finite_number":
-        return notice("not_finite")
+        return build("not_finite")
     if kind in ("literal_error", "enum"):
         # pydantic gives the choices as a sentence: "'a', 'b' or 'c'"
         allowed = [a.strip("' ") for a in context["expected"].replace(" or ", ",").split(",")]
-        return notice("not_one_of", allowed=allowed, nearest=find_nearest_names(str(value_given), allowed)[:1])
+        return build("not_one_of", allowed=allowed, nearest=find_nearest_names(str(value_given), allowed)[:1])
     if kind in ("too_short", "too_long"):
         bound = context["min_length"] if kind == "too_short" else context["max_length"]
         return Notice(code=kind, field=field, value=context["actual_length"], params={"limit": bound})
     if kind in ("string_too_short", "string_too_long", "string_pattern_mismatch"):
-        return notice("bad_name")
-    return notice(_WANTED.get(kind.split("_")[0], "not_valid"), value=_format_with_type(value_given))
+        return build("bad_name")
+    return build(_WANTED.get(kind.split("_")[0], "not_valid"), value=_format_with_type(value_given))
 
 
 def _format_with_type(value: Any) -> Any:

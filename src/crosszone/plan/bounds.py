@@ -40,7 +40,7 @@ from crosszone.cost.layer import LayerCost
 from crosszone.cost.memory import memory_coefficients, stage_peaks
 from crosszone.cost.stages import stage_layers
 from crosszone.inputs.cluster import MAX_GPUS
-from crosszone.inputs.job import compute_precision, state_bytes
+from crosszone.inputs.job import find_compute_path, state_bytes
 from crosszone.inputs.strategy import Strategy
 from crosszone.plan.layout_table import LayoutTable, ScheduleChoice
 from crosszone.plan.options import FIELDS, OptionTable
@@ -318,7 +318,7 @@ class StrategyColumns:
     @cached_part
     def gpu_columns(self) -> tuple[GpuColumns, Coefficients]:
         """Columns and coefficients of every kind of layer: numbers where all kinds have the same."""
-        precision, groups = compute_precision(self.settings.job), self.settings.groups
+        precision, groups = find_compute_path(self.settings.job), self.settings.groups
         keys, place = np.unique(self._layer_kinds[:, 4] * (MAX_GPUS + 1) + self._layer_kinds[:, 3], return_inverse=True)
         groups_and_nodes = [divmod(key, MAX_GPUS + 1) for key in keys.tolist()]
         gpu = _gather_columns(

@@ -192,7 +192,7 @@ class Candidate:
             cluster=problem.cluster,
             strategy=self.strategy,
             placement=self.placement,
-        ).on(settings.framework)
+        ).with_framework(settings.framework)
         placed = PlacedStrategy(
             case=case, placement=self.placement, links=links, banded=banded, shared_crossings=crossings
         )

@@ -11,7 +11,7 @@ import numpy as np
 
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.cluster import Cluster, Link, Zone
-from crosszone.inputs.links import ZoneLink, zone_links
+from crosszone.inputs.links import ZoneLink, build_zone_links
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
 from crosszone.predict.predict import build_predictor
@@ -49,7 +49,7 @@ def find_crossover(scenario: Scenario, first: Scenario, second: Scenario) -> Cro
     zones = len(scenario.cluster.zones)
     if zones < 2:
         raise InvalidError(Notice(code="crossover_one_zone", field="cluster.zones", value=zones))
-    links = zone_links(scenario.cluster)
+    links = build_zone_links(scenario.cluster)
 
     def find_faster(exponent: float) -> int:
         """1 where `first` is faster at 10^exponent times the rates, -1 where `second` is, 0 where they are equal."""
@@ -85,7 +85,7 @@ def scale_zone_links(cluster: Cluster, factor: float, links: Links | None = None
     """
     listed = {link.pair: link for link in cluster.links}
     wider = []
-    for path in (links or zone_links(cluster)).values():
+    for path in (links or build_zone_links(cluster)).values():
         old = listed.get(frozenset(path.between)) or Link(between=path.between)
         forth_gbps, back_gbps = path.gbps * factor, path.gbps_back * factor
         if old.between != path.between:

@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from crosszone.inputs.cluster import Cluster, NodeGroup
 from crosszone.inputs.links import ZoneLink
-from crosszone.inputs.placement import Axis, Placement, blocks_of, tp_capacity
+from crosszone.inputs.placement import Axis, Placement, build_blocks, count_group_tp_room
 
 Crossing = Literal["none", "dp", "pp", "both"]
 Order = tuple[Axis, Axis, Axis, Axis]
@@ -116,7 +116,7 @@ class StageMap:
         """The ranks on their GPUs: each cell takes the next GPUs of its node group."""
         ranks_per_cell = tp * cp
         ranks_by_group = ((group, cells * ranks_per_cell) for group, cells in self._iterate_blocks(order))
-        return Placement(order=order, blocks=blocks_of(cluster, tp, ranks_by_group))
+        return Placement(order=order, blocks=build_blocks(cluster, tp, ranks_by_group))
 
     def _iterate_blocks(self, order: Order) -> Iterator[tuple[int, int]]:
         """Node groups and cells as the ranks come to them."""
@@ -239,7 +239,7 @@ class ZoneGraph:
 def build_zone_graph(cluster: Cluster, links: Mapping[tuple[int, int], ZoneLink], precision: str) -> ZoneGraph:
     """The zones of a cluster as a graph; GPUs count with their peak in a compute precision."""
     zone_of = [z for z, zone in enumerate(cluster.zones) for _ in zone.nodes]
-    peaks = [group.total_gpus * (group.gpu.peak(precision) or 0.0) for _, group in cluster.groups()]
+    peaks = [group.total_gpus * (group.gpu.peak(precision) or 0.0) for _, group in cluster.zone_groups]
     size = len(cluster.zones)
     distance = np.zeros((size, size))
     for (a, b), link in links.items():
@@ -481,13 +481,13 @@ def iterate_layouts(
     `list_layer_splits`: splits of the layers to try; `can_hold_tp`: whether a node group may hold such tensor groups;
     `speeds`: of the GPUs of each node group, where replicas may take different numbers of micro-batches.
     """
-    groups = [group for _, group in cluster.groups()]
+    groups = [group for _, group in cluster.zone_groups]
     domain = max(group.local_gpus for group in groups)
     uneven_orders = frozenset(
         r for r in zone_orders if speeds and len({min(speeds[g] for g in path) for path in r}) > 1
     )
     for tp in degrees.tp:
-        tp_groups = [tp_capacity(group, tp) // tp if can_hold_tp(group, tp) else 0 for group in groups]
+        tp_groups = [count_group_tp_room(group, tp) // tp if can_hold_tp(group, tp) else 0 for group in groups]
         for cp in degrees.cp:
             cells = tuple(n // cp for n in tp_groups)
             # Rank order only matters where two cells can share a fast link; else both orders cost the same.

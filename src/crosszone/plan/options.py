@@ -194,7 +194,7 @@ def _select_sensible(options: OptionTable) -> npt.NDArray[np.bool_]:
 
 
 def _select_meeting_need(need: Need, options: OptionTable, traits: LayoutTraits, job: Job) -> npt.NDArray[np.bool_]:
-    """Rows that meet a framework's need, as `rules.framework_needs_met` asks for it."""
+    """Rows that meet a framework's need, as `rules.check_framework_needs` asks for it."""
     degrees = {"tp": traits.tensor, "pp": traits.piped, "ep": traits.expert}
     rows = np.ones(len(options), dtype=bool)
     if any(getattr(job, path.removeprefix("job.")) in values for path, values in need.unless.items()):

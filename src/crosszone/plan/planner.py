@@ -22,22 +22,22 @@ import numpy as np
 from crosszone.cost.profile import Profiles
 from crosszone.errors import IllegalError, InputError, InvalidError, Notice, build_choice_error
 from crosszone.inputs.document import parse_scalar
-from crosszone.inputs.placement import tp_capacity
+from crosszone.inputs.placement import count_group_tp_room
 from crosszone.inputs.rules import (
     JOB_RULES,
-    batch_divides,
-    framework_has_schedule,
-    heads_divide,
-    layers_fill_stages,
-    ranks_within_gpus,
-    schedule_has_shape,
-    shards_work_equally,
-    widths_divide,
+    check_batch,
+    check_equal_shards,
+    check_framework_schedule,
+    check_heads,
+    check_layers,
+    check_ranks,
+    check_schedule,
+    check_widths,
 )
-from crosszone.inputs.scenario import Loaded, Scenario, scenario_notices
+from crosszone.inputs.scenario import Loaded, Scenario, list_scenario_notices
 from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.strategy import LocalUpdate, Strategy
-from crosszone.inputs.summary import few_alike
+from crosszone.inputs.summary import shorten_notices
 from crosszone.inputs.value import parse
 from crosszone.plan.candidates import Candidate, compute_objective, compute_step_cost, require_objective_figures
 from crosszone.plan.comparison import compare_predictions, estimate_win_probability
@@ -64,13 +64,13 @@ MAX_SIMULATED_LOCAL = 16
 UNPINNABLE_FIELDS = ("replica_micro_batches", "extra_warmup", "shard_ranks")  # Fields that a plan settles itself
 # Rules that what is pinned may break whatever else a plan chooses: rule, and the fields it looks at.
 PINNED_RULES = (
-    (heads_divide, {"tp"}),
-    (widths_divide, {"tp"}),
-    (layers_fill_stages, {"pp", "layers_per_stage"}),
-    (layers_fill_stages, {"pp", "interleave"}),
-    (schedule_has_shape, {"pp", "schedule"}),
-    (ranks_within_gpus, {"tp", "pp", "dp"}),
-    (batch_divides, {"micro_batch", "dp"}),
+    (check_heads, {"tp"}),
+    (check_widths, {"tp"}),
+    (check_layers, {"pp", "layers_per_stage"}),
+    (check_layers, {"pp", "interleave"}),
+    (check_schedule, {"pp", "schedule"}),
+    (check_ranks, {"tp", "pp", "dp"}),
+    (check_batch, {"micro_batch", "dp"}),
 )
 PlanSelector = Callable[[Plans], Plan]  # Which plan of the answer is asked about
 
@@ -150,7 +150,9 @@ def plan_loaded(
     zones = len(scenario.cluster.zones)
     if crossover and zones < 2:
         raise InvalidError(Notice(code="crossover_one_zone", field="cluster.zones", value=zones))
-    notices = few_alike([document.place_notice(notice) for notice in (*loaded.notices, *scenario_notices(scenario))])
+    notices = shorten_notices(
+        [document.place_notice(notice) for notice in (*loaded.notices, *list_scenario_notices(scenario))]
+    )
     plans = plan(scenario, language=language, notices=notices, **options)
     crossover_found = _find_crossover(scenario, plans) if crossover else None
     comparison = None if why is None else compare_with_best(select_best(plans), why(plans))
@@ -252,7 +254,7 @@ def refine_candidate(
 def _rate(candidate: Candidate, objective: Objective, to_beat: float) -> float | None:
     """Its value; None where it is not legal, does not fit or cannot be below what it must beat."""
     case = candidate.problem.build_case(candidate.strategy)
-    if any(True for rule in (shards_work_equally, framework_has_schedule) for _ in rule(case, candidate.framework)):
+    if any(True for rule in (check_equal_shards, check_framework_schedule) for _ in rule(case, candidate.framework)):
         return None
     try:
         candidate.predictor.placed.check()
@@ -319,7 +321,7 @@ def _iterate_fitting(candidate: Candidate, stage_map: StageMap) -> Iterator[Cand
     """The plan in another layout, if the node groups have room for it."""
     layout, groups = candidate.layout, candidate.problem.groups
     has_room = all(
-        n <= tp_capacity(groups[g], layout.tp) // (layout.tp * layout.cp) for g, n in stage_map.cells.items()
+        n <= count_group_tp_room(groups[g], layout.tp) // (layout.tp * layout.cp) for g, n in stage_map.cells.items()
     )
     if has_room and stage_map != layout.stage_map:
         yield replace(candidate, layout=replace(layout, stage_map=stage_map))

@@ -28,17 +28,17 @@ from crosszone.cost.tiers import Tier
 from crosszone.cost.wan import EXPECTED, zone_paths
 from crosszone.errors import Notice
 from crosszone.inputs.cluster import Cluster, NodeGroup
-from crosszone.inputs.frameworks import Framework, frameworks
-from crosszone.inputs.job import Job, compute_precision, state_bytes
+from crosszone.inputs.frameworks import Framework, load_frameworks
+from crosszone.inputs.job import Job, find_compute_path, state_bytes
 from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import parameters
 from crosszone.inputs.rules import (
     Case,
-    framework_has_axes,
-    framework_has_options,
-    framework_has_precision,
-    framework_needs_met,
+    check_framework_axes,
+    check_framework_needs,
+    check_framework_options,
+    check_framework_precision,
 )
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.strategy import Communication, LocalUpdate, Strategy
@@ -183,12 +183,12 @@ class Problem:
     @cached_part
     def groups(self) -> tuple[NodeGroup, ...]:
         """Node groups of all zones."""
-        return tuple(group for _, group in self.cluster.groups())
+        return tuple(group for _, group in self.cluster.zone_groups)
 
     @cached_part
     def zone_graph(self) -> ZoneGraph:
         """What zone orders are chosen by."""
-        return build_zone_graph(self.cluster, self.scenario.links, compute_precision(self.job))
+        return build_zone_graph(self.cluster, self.scenario.links, find_compute_path(self.job))
 
     @cached_part
     def zone_orders(self) -> list[ZoneOrder]:
@@ -222,21 +222,25 @@ class Problem:
         case = self.build_case(self.pinned if self.pinned.dp else self.pinned.replace(dp=1))
         notices = []
         for framework in self._requested_frameworks:
-            rules = (framework_has_axes, framework_has_options, framework_has_precision)
-            broken = [notice for rule in rules for notice in rule(case.on(framework), framework)]
+            rules = (check_framework_axes, check_framework_options, check_framework_precision)
+            broken = [notice for rule in rules for notice in rule(case.with_framework(framework), framework)]
             schedule = self.pinned.schedule
             if schedule is not None and schedule not in framework.schedules:
                 params = {"framework": framework.title, "option": "schedule", "allowed": framework.schedules}
                 broken.append(Notice(code="framework_lacks", field="strategy.schedule", value=schedule, params=params))
             notices += (
                 broken
-                or [need for need in framework_needs_met(case.on(framework), framework) if _pins_all_fields(self, need)]
+                or [
+                    need
+                    for need in check_framework_needs(case.with_framework(framework), framework)
+                    if _pins_all_fields(self, need)
+                ]
             )[:1]
         return notices
 
     @property
     def _requested_frameworks(self) -> list[Framework]:
-        all_frameworks, requested = frameworks(), self.job.framework
+        all_frameworks, requested = load_frameworks(), self.job.framework
         return list(all_frameworks.values()) if requested == "any" else [all_frameworks[requested]]
 
     def build_layout_table(self, degrees: DegreeChoices, breadth: Breadth) -> LayoutTable:
@@ -285,7 +289,7 @@ class Problem:
     @cached_part
     def _speeds(self) -> list[float]:
         """Peak of one GPU of each node group, scaled to the speed that a trial measured."""
-        precision = compute_precision(self.job)
+        precision = find_compute_path(self.job)
         return [(group.gpu.peak(precision) or 0.0) * (group.speed or 1.0) for group in self.groups]
 
     def build_case(self, strategy: Strategy) -> Case:

@@ -20,8 +20,8 @@ from crosszone.inputs.frameworks import Framework
 from crosszone.inputs.job import Job
 from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import parameters
-from crosszone.inputs.placement import Idle, tp_capacity
-from crosszone.inputs.rules import broken_rules, refusals
+from crosszone.inputs.placement import Idle, count_group_tp_room
+from crosszone.inputs.rules import list_broken_rules, list_refusals
 from crosszone.inputs.scenario import SIZE_TOLERANCE
 from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.strategy import Strategy
@@ -279,7 +279,7 @@ def list_idle_gpus(candidate: Candidate, value: float, search: PlanSearch) -> It
         for place, group in enumerate(zone.nodes):
             used = cells.get(number, 0) * layout.tp * layout.cp
             idle = group.total_gpus - used
-            fits = tp_capacity(group, layout.tp)
+            fits = count_group_tp_room(group, layout.tp)
             incomplete = group.total_gpus - fits if used else 0
             params_of_all = {"zone": zone.name, "gpus": group.gpus, "tp": layout.tp, "ranks": candidate.strategy.ranks}
             for code, count in (("idle_tp", incomplete), ("idle_spare" if used else "idle_unused", idle - incomplete)):
@@ -405,9 +405,9 @@ def _explain_rules(search: PlanSearch) -> Iterator[Notice]:
     pinned, problem = search.problem.pinned, search.problem
     if any(np.isfinite(missing_bytes_L).any() for _, missing_bytes_L in search.missing_bytes):
         return
-    case = problem.build_case(pinned.settled(problem.cluster.gpus, problem.job.global_batch))
-    broken = broken_rules(case) or [
-        notice for framework in problem.frameworks for notice in refusals(case, framework)[:1]
+    case = problem.build_case(pinned.settle_dp(problem.cluster.gpus, problem.job.global_batch))
+    broken = list_broken_rules(case) or [
+        notice for framework in problem.frameworks for notice in list_refusals(case, framework)[:1]
     ]
     about_pins = [notice for notice in broken if notice.field.split(".")[-1] in pinned.pinned or not pinned.pinned]
     yield from about_pins or broken

@@ -23,12 +23,12 @@ from crosszone.inputs.frameworks import Framework
 from crosszone.inputs.job import state_bytes
 from crosszone.inputs.rules import (
     Case,
-    experts_divide,
-    framework_has_axes,
-    heads_divide,
-    layers_fill_stages,
-    sequence_splits,
-    widths_divide,
+    check_experts,
+    check_framework_axes,
+    check_heads,
+    check_layers,
+    check_sequence,
+    check_widths,
 )
 from crosszone.inputs.strategy import Strategy
 from crosszone.plan.bounds import BoundTable
@@ -259,7 +259,7 @@ class SearchSpace:
 
     def _can_run(self, schedule: ScheduleChoice, micro_batches: Ints, stages: Any) -> Any:
         """Whether the framework runs a schedule with so many micro-batches; one stage has none to run."""
-        return (stages == 1) | self.framework.runs(schedule.name, schedule.virtual_stages, micro_batches, stages)
+        return (stages == 1) | self.framework.can_run(schedule.name, schedule.virtual_stages, micro_batches, stages)
 
     def _is_legal(
         self, degree: str, value: int, *rules: Callable[[Case], Iterator[Notice]], **other_degrees: int
@@ -267,7 +267,7 @@ class SearchSpace:
         """Whether rules, the framework and policies allow a value; if not, the reason is added to `ruled_out`."""
         case = self.problem.build_case(Strategy(**{"dp": 1, degree: value} | other_degrees))
         broken = [notice for rule in rules for notice in rule(case) if notice.field == f"strategy.{degree}"]
-        broken += framework_has_axes(case, self.framework)
+        broken += check_framework_axes(case, self.framework)
         policy = check_policies(self.problem, degree, value)
         if broken or policy:
             self.ruled_out.add(degree, value, (broken or [policy])[0])  # type: ignore[list-item]
@@ -291,13 +291,13 @@ class SearchSpace:
             return tuple(value for value in values if self._is_legal(axis, value, *rules))
 
         replicas = (d for d in range(1, min(batch, gpus) + 1) if batch % d == 0)
-        tensor = list_allowed("tp", 2 * node, heads_divide, widths_divide)
+        tensor = list_allowed("tp", 2 * node, check_heads, check_widths)
         if problem.pinned.sequence_parallel or problem.pinned.communication.overlap_tensor:
             tensor = tuple(tp for tp in tensor if tp > 1)
         return DegreeChoices(
             tp=tensor,
-            pp=list_allowed("pp", min(model.layers, gpus), layers_fill_stages),
-            cp=list_allowed("cp", min(64, gpus), sequence_splits),
+            pp=list_allowed("pp", min(model.layers, gpus), check_layers),
+            cp=list_allowed("cp", min(64, gpus), check_sequence),
             ep=list_allowed("ep", min(model.moe.experts if model.moe else 1, gpus), check_expert_degree),
             dp=(problem.pinned.dp,) if problem.pinned.dp else tuple(replicas),
         )
@@ -338,7 +338,7 @@ class SearchSpace:
 
 def check_expert_degree(case: Case) -> Iterator[Notice]:
     """Degree ep divides the experts; that it divides the ranks that hold them depends on the layout."""
-    return (notice for notice in experts_divide(case) if notice.code != "ep_over_ranks")
+    return (notice for notice in check_experts(case) if notice.code != "ep_over_ranks")
 
 
 def build_search_space(

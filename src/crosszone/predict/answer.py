@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from crosszone.errors import InputError, Level
-from crosszone.inputs.scenario import Loaded, scenario_notices
-from crosszone.inputs.summary import chosen_dp, few_alike
+from crosszone.inputs.scenario import Loaded, list_scenario_notices
+from crosszone.inputs.summary import list_dp_notices, shorten_notices
 from crosszone.predict.predict import build_prediction, build_predictor
 from crosszone.predict.prediction import Prediction
 from crosszone.predict.predictor import Predictor
@@ -32,8 +32,13 @@ def answer(loaded: Loaded, language: str = DEFAULT_LANGUAGE, *, computed: Predic
     """
     scenario, document = loaded.scenario, loaded.document
     computed = computed or build_predictor_from(loaded)
-    notices = [*chosen_dp(scenario, computed.strategy), *computed.notices, *loaded.notices, *scenario_notices(scenario)]
-    complete = replace(computed, notices=tuple(few_alike(list(map(document.place_notice, notices)))))
+    notices = [
+        *list_dp_notices(scenario, computed.strategy),
+        *computed.notices,
+        *loaded.notices,
+        *list_scenario_notices(scenario),
+    ]
+    complete = replace(computed, notices=tuple(shorten_notices(list(map(document.place_notice, notices)))))
     prediction = build_prediction(complete, language)
     worst_first = sorted(prediction.warnings, key=lambda notice: LEVELS.index(notice["level"]))
     return PredictionAnswer(complete, prediction.model_copy(update={"warnings": tuple(worst_first)}))

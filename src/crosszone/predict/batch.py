@@ -28,8 +28,8 @@ from crosszone.cost.columns import (
 from crosszone.cost.measured_links import CollectiveTimings, gpu_code
 from crosszone.cost.record import Recorded, as_array, pick, plain
 from crosszone.inputs.cluster import NodeGroup
-from crosszone.inputs.frameworks import frameworks
-from crosszone.inputs.job import Job, compute_precision, state_bytes
+from crosszone.inputs.frameworks import load_frameworks
+from crosszone.inputs.job import Job, find_compute_path, state_bytes
 from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import parameters
 from crosszone.inputs.rules import Case
@@ -104,7 +104,7 @@ def sum_virtual_stages(s: Strategy, of_chunks: Sequence[int]) -> list[float]:
 def build_job_columns(model: Model, job: Job, framework: str, c: Communication) -> dict[str, Numbers]:
     """Columns of work that neither degrees nor placement change: the same for every strategy of a search."""
     states = state_bytes(job, framework=framework)
-    path = PATH_BITS[compute_precision(job)]
+    path = PATH_BITS[find_compute_path(job)]
     dtype_bytes = 4.0 if path == 32 else 2.0
     return {
         "seq": job.seq_len,
@@ -166,7 +166,7 @@ def compute_bucket_bytes(
     model: Model, asked_mb: float | None, framework: str, gradient_bytes: float, tp: Numbers, dp: Numbers
 ) -> Numbers:
     """The same for arrays of degrees; `gradient_bytes`: of one gradient as it is kept."""
-    capabilities = frameworks()[framework]
+    capabilities = load_frameworks()[framework]
     if asked_mb is not None:
         return 1e6 * asked_mb
     if capabilities.bucket_mb is not None:
@@ -180,7 +180,7 @@ def compute_bucket_bytes(
 
 def compute_bucket_excess_bytes(model: Model, asked_mb: float | None, framework: str, gradient_bytes: float) -> float:
     """Bytes by which a bucket that was asked for is larger than the framework's own, where it is memory of its own."""
-    if asked_mb is None or not frameworks()[framework].bucket_buffer:
+    if asked_mb is None or not load_frameworks()[framework].bucket_buffer:
         return 0.0
     return max(0.0, 1e6 * asked_mb - float(compute_bucket_bytes(model, None, framework, gradient_bytes, 1, 1)))
 

@@ -21,7 +21,7 @@ from crosszone.cost.record import plain
 from crosszone.cost.tiers import FREE
 from crosszone.errors import Notice
 from crosszone.inputs.gpu import Gpu
-from crosszone.inputs.job import compute_precision
+from crosszone.inputs.job import find_compute_path
 from crosszone.inputs.rules import Case
 from crosszone.predict.prediction import Memory
 from crosszone.predict.run import list_unpriced_egress
@@ -146,7 +146,7 @@ def _list_checked_operators(case: Case, settings: Mapping[str, Any]) -> Iterator
     fp8 with block or row scales and fp32 have rates of their own, which samples with a scale a tensor say nothing of.
     """
     model, job = case.model, case.job
-    path = compute_precision(job)
+    path = find_compute_path(job)
     scaled = job.precision == "mxfp8" or job.fp8_recipe in ("blockwise", "rowwise")
     if path in SIXTEEN_BIT:
         yield "matmul", SIXTEEN_BIT

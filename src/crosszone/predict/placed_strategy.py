@@ -31,10 +31,10 @@ from crosszone.cost.wan import (
 from crosszone.cost.wan import zone_ring_tier as ring_tier
 from crosszone.errors import IllegalError, Notice
 from crosszone.inputs.cluster import Cluster, NodeGroup
-from crosszone.inputs.job import compute_precision
+from crosszone.inputs.job import find_compute_path
 from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.placement import Placement
-from crosszone.inputs.rules import Case, uneven_shards
+from crosszone.inputs.rules import Case, build_uneven_shards_notice
 from crosszone.inputs.strategy import Communication, Strategy
 from crosszone.predict.batch import group_columns
 from crosszone.predict.parts import cached_part, select_parts
@@ -77,7 +77,7 @@ class Crossings:
     @cached_property
     def _nic(self) -> float:
         """Network rate of the slowest GPU."""
-        return min(float(group_columns(group, "bf16", 1).nic_bytes_per_s) for _, group in self.cluster.groups())
+        return min(float(group_columns(group, "bf16", 1).nic_bytes_per_s) for _, group in self.cluster.zone_groups)
 
     def boundary(self, a: int, b: int, ranks: int) -> tuple[Floats, Floats]:
         """Rate of one rank and latency from zone to zone, where so many ranks share the pair, both ways counted."""
@@ -169,7 +169,7 @@ class PlacedStrategy:
     @cached_part
     def _located(self) -> dict[str, Ints]:
         s = self.strategy
-        at, where = self.placement.coordinates(s), self.placement.located(self.cluster)
+        at, where = self.placement.compute_coordinates(s), self.placement.locate_ranks(self.cluster)
         shape = (s.pp, s.dp or 1, s.cp, s.tp)
         flat = np.ravel_multi_index((at["pp"], at["dp"], at["cp"], at["tp"]), shape)
         rank_at = np.empty(len(flat), dtype=np.int64)
@@ -179,7 +179,7 @@ class PlacedStrategy:
     @cached_part
     def groups(self) -> tuple[NodeGroup, ...]:
         """Node groups of all zones, in order."""
-        return tuple(group for _, group in self.cluster.groups())
+        return tuple(group for _, group in self.cluster.zone_groups)
 
     @cached_part
     def groups_in_use(self) -> list[int]:
@@ -294,7 +294,7 @@ class PlacedStrategy:
 
     def gpu_columns(self) -> GpuColumns:
         """GPUs of each stage of each row; plain numbers where all are of one kind."""
-        path = compute_precision(self.case.job)
+        path = find_compute_path(self.case.job)
         columns = {g: group_columns(self.groups[g], path, self.nodes) for g in self.groups_in_use}
         group_KS = self.group[:, self.replica_classes[0], 0, 0].T
         first = next(iter(columns.values()))
@@ -334,7 +334,7 @@ class PlacedStrategy:
                 for home in np.unique(stage):
                     together = self.micro_batches[stage == home]
                     if (together != together[0]).any():
-                        raise IllegalError(uneven_shards(s, together.tolist()))
+                        raise IllegalError(build_uneven_shards_notice(s, together.tolist()))
         if s.shard_within == "zone" and (s.zero or 0) > 0 and self.crosses:
             counts = [np.unique(stage, return_counts=True)[1].tolist() for stage in self._shard_domains]
             if len({count for stage in counts for count in stage}) > 1:

@@ -16,7 +16,7 @@ from crosszone.cost.profile import Profiles, stack_and_release
 from crosszone.cost.record import named
 from crosszone.errors import IllegalError, InvalidError, Notice
 from crosszone.inputs.frameworks import Framework
-from crosszone.inputs.placement import Block, Placement, no_tp_room, packed
+from crosszone.inputs.placement import Block, Placement, check_tp_room, pack_ranks
 from crosszone.inputs.rules import Case, require_legal
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.strategy import Strategy
@@ -39,7 +39,7 @@ def build_predictor(scenario: Scenario, *, profiles: Profiles | None = None) -> 
     """Everything needed to predict a scenario; `IllegalError` when its strategy breaks a rule."""
     if scenario.strategy is None:
         raise InvalidError(Notice(code="strategy_missing", field="strategy"))
-    case = scenario.case()
+    case = scenario.build_case()
     framework, strategy = _check_legal(case)
     notices: list[Notice] = []
     if scenario.job.framework == "any":
@@ -63,8 +63,8 @@ def build_measured_predictor(
     Its ranks fill the GPUs in order, as `build_predictor` places them; what is legal is predicted alike by both.
     """
     cluster, strategy = case.cluster, case.strategy
-    if no_tp_room(cluster, strategy) is None:
-        placement, _ = packed(cluster, strategy)
+    if check_tp_room(cluster, strategy) is None:
+        placement, _ = pack_ranks(cluster, strategy)
     else:  # tensor-parallel groups across the borders of nodes
         placement = Placement(blocks=(Block(zone=cluster.zones[0].name, group=0, first=0, count=strategy.ranks),))
     placed = PlacedStrategy(case=case, placement=placement, links={})
@@ -132,14 +132,14 @@ def _place_ranks(case: Case) -> tuple[Placement, list[Notice]]:
     """The case's own placement, checked, or ranks packed node after node; with remarks on it."""
     placement, strategy = case.placement, case.strategy
     if placement is None:
-        placement, idle = packed(case.cluster, strategy)
+        placement, idle = pack_ranks(case.cluster, strategy)
         if strategy.local_update:  # zones train on their own: whole replicas in each
             placement = placement.replace(order=("tp", "cp", "pp", "dp"))
         return placement, [unused.reason for unused in idle]
     refused = placement.check(case.cluster, strategy)
     if refused:
         raise IllegalError(*refused)
-    return placement, list(placement.remarks(case.cluster, strategy))
+    return placement, list(placement.list_remarks(case.cluster, strategy))
 
 
 def _build_predictor(

@@ -20,7 +20,7 @@ from crosszone.cost.record import named
 from crosszone.errors import Notice
 from crosszone.inputs.flops import TRAINING_PASSES, forward_flops_per_token
 from crosszone.inputs.frameworks import Framework
-from crosszone.inputs.job import compute_precision
+from crosszone.inputs.job import find_compute_path
 from crosszone.inputs.rules import Case
 from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import (
@@ -255,7 +255,7 @@ class Predictor:
     @cached_part
     def peak_flops(self) -> Figure:
         """Dense peak of all GPUs in use, in the job's precision: what MFU and HFU are shares of. [V6]"""
-        path, total = compute_precision(self.case.job), 0.0
+        path, total = find_compute_path(self.case.job), 0.0
         for _, group, count in select_used_groups(self.placed):
             gpu = group.gpu
             peak = named("peak_of", gpu.peak(path) or 0.0, gpu=gpu.name, path=path)

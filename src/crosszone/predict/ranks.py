@@ -28,8 +28,8 @@ def build_ranks(p: Predictor, language: str = DEFAULT_LANGUAGE, *, limit: int = 
     """Ranks as columns; zones, node groups and stages by position; GPUs that no rank uses, with the reason."""
     s, placed = p.strategy, p.placed
     cluster, placement = placed.cluster, placed.placement
-    located = placement.located(cluster)
-    columns = {"rank": np.arange(placement.ranks), **located, **placement.coordinates(s)}
+    located = placement.locate_ranks(cluster)
+    columns = {"rank": np.arange(placement.ranks), **located, **placement.compute_coordinates(s)}
     used = np.bincount(located["zone"], minlength=len(cluster.zones))
     return {
         "ranks": placement.ranks,
@@ -54,7 +54,7 @@ def build_ranks(p: Predictor, language: str = DEFAULT_LANGUAGE, *, limit: int = 
                 "count": description.count,
                 "reason": description.reason.as_dict(language),
             }
-            for description in placement.idle(cluster)
+            for description in placement.list_idle(cluster)
         ],
         "columns": {name: values[:limit].tolist() for name, values in columns.items()},
     }
@@ -80,7 +80,7 @@ def list_rank_places(p: Predictor) -> dict[str, Any]:
     """Zones and stages as a map labels them, without the ranks themselves."""
     s, placed = p.strategy, p.placed
     cluster, placement = placed.cluster, placed.placement
-    where, coordinates = placement.located(cluster)["zone"], placement.coordinates(s)
+    where, coordinates = placement.locate_ranks(cluster)["zone"], placement.compute_coordinates(s)
     used = np.bincount(where, minlength=len(cluster.zones))
     names = [zone.name for zone in cluster.zones]
     return {

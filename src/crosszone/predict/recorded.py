@@ -34,7 +34,7 @@ from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS
 from crosszone.cost.wan import zone_exchange
 from crosszone.inputs.cluster import NodeGroup
 from crosszone.inputs.gpu import Gpu
-from crosszone.inputs.job import compute_precision, state_bytes
+from crosszone.inputs.job import find_compute_path, state_bytes
 from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.model import Model
 from crosszone.predict.batch import (
@@ -307,7 +307,7 @@ def _record_placed(inputs: _Inputs) -> _RecordedPlacement:
     changed: dict[str, Any] = {"seq_len": seq, "global_batch": batch}
     case = replace(p.case, model=inputs.model(p.case.model), job=job.model_copy(update=changed))
     links = {pair: inputs.link(link) for pair, link in unrecorded.links.items()} if unrecorded.crosses else {}
-    path = compute_precision(job)
+    path = find_compute_path(job)
     groups = {g: inputs.group(g, unrecorded.groups[g]) for g in unrecorded.groups_in_use}
     columns = {g: group_columns(group, path, unrecorded.nodes) for g, group in groups.items()}
     crossings = None

@@ -158,7 +158,7 @@ def count_tokens_per_step(job: Job) -> Figure:
 def select_used_groups(placed: PlacedStrategy) -> Used:
     """Zone, node group and GPUs in use of each group."""
     counts = Counter(placed.group.ravel().tolist())
-    groups = list(placed.cluster.groups())
+    groups = list(placed.cluster.zone_groups)
     return [(*groups[number], count) for number, count in sorted(counts.items())]
 
 

@@ -27,7 +27,7 @@ from statistics import median
 from typing import Any, Literal
 
 from crosszone.errors import InputError, Notice
-from crosszone.inputs.links import zone_links
+from crosszone.inputs.links import build_zone_links
 from crosszone.inputs.scenario import Scenario, parse_scenario
 from crosszone.inputs.value import Value
 from crosszone.plan.crossover import scale_zone_links
@@ -425,7 +425,7 @@ def infer_link_rate(work: TaskWork, part: PredictedPart, level: SeriesLevel) -> 
     if factor is None:
         return None
     scenario = _parse_scenario(work.scenario)
-    links = zone_links(scenario.cluster)
+    links = build_zone_links(scenario.cluster)
     used = _list_used_pairs(work.prediction) & {frozenset(link.between) for link in links.values()}
     chosen = [link for link in links.values() if frozenset(link.between) in used]
     planned = min(min(link.gbps, link.gbps_back) for link in chosen)
@@ -498,7 +498,7 @@ def _find_rate_factor(text: str, covers: tuple[str, ...], times: float) -> float
     scenario = _parse_scenario(text)
     if len(scenario.cluster.zones) < 2:
         return None
-    links = zone_links(scenario.cluster)
+    links = build_zone_links(scenario.cluster)
 
     def predict_s(factor: float) -> float:
         parts = build_breakdown(

@@ -7,7 +7,7 @@ Each check says what it looked at, where, and what it found, also when all is we
 every machine (does it answer; its clock, disk, software, GPUs and data), at the port where ranks meet, at the links,
 and at the time of a short step. Machines that only a scheduler reaches are checked by it.
 
-    check_dataset(dataset, "v1", machine).version("v1").sha256        size and checksum of a dataset on one machine
+    check_dataset(dataset, "v1", machine).find_version("v1").sha256   size and checksum of a dataset on one machine
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from crosszone.cost.tiers import figure
 from crosszone.errors import InvalidError, Level, MachineError, Notice, UnknownNameError
 from crosszone.inputs.catalogue import get_catalogue
 from crosszone.inputs.dataset import Dataset
-from crosszone.inputs.environment import Environment, MeasuredLink, pair_id
+from crosszone.inputs.environment import Environment, MeasuredLink, build_pair_id
 from crosszone.inputs.gpu import Gpu
-from crosszone.inputs.links import zone_links
+from crosszone.inputs.links import build_zone_links
 from crosszone.inputs.scenario import parse_scenario
 from crosszone.inputs.value import parse
 from crosszone.run.checks import CheckOutcome, GuardedMachine, NeededFile, PreflightSubject, StepContext, ask_each
@@ -473,13 +473,13 @@ def _list_pairs(subject: PreflightSubject) -> Iterator[AssumedLink]:
         by_zone.setdefault(subject.environments[id].zone, []).append(id)
     cluster = parse_scenario(subject.work.scenario, "plan.yaml").scenario.cluster if len(by_zone) > 1 else None
     efficiency = figure("tcp", "efficiency")
-    for (first, second), link in (zone_links(cluster) if cluster else {}).items():
+    for (first, second), link in (build_zone_links(cluster) if cluster else {}).items():
         names = [cluster.zones[index].name for index in (first, second)] if cluster else []
         ends = [by_zone.get(name, []) for name in names]
         if not all(ends):
             continue
         pairs = [(first_id, other) for first_id in ends[0] for other in ends[1]]
-        pair = next((pair for pair in pairs if pair_id(*pair) in measured_links), pairs[0])
+        pair = next((pair for pair in pairs if build_pair_id(*pair) in measured_links), pairs[0])
         is_rate_stated = link.origins["gbps"] != "example"
         yield AssumedLink(
             first=pair[0],
@@ -490,7 +490,7 @@ def _list_pairs(subject: PreflightSubject) -> Iterator[AssumedLink]:
         )
     for ids in by_zone.values():
         for other in ids[1:]:
-            before = measured_links.get(pair_id(ids[0], other))
+            before = measured_links.get(build_pair_id(ids[0], other))
             if before is not None:
                 yield _assume_as_measured(ids[0], other, before)
 
@@ -510,7 +510,7 @@ DIGEST_WAIT_S = 3600.0  # How long a machine may read: terabytes take their time
 
 def check_dataset(dataset: Dataset, version_id: str, machine: Machine) -> Dataset:
     """The dataset with size and checksum of one version, as the machine finds them."""
-    version = dataset.version(version_id)
+    version = dataset.find_version(version_id)
     if version is None:
         known = [entry.id for entry in dataset.versions][:20]
         raise UnknownNameError(Notice(code="task_unknown", field="version", value=version_id, params={"known": known}))

@@ -24,8 +24,8 @@ from pydantic import Field, Strict
 
 from crosszone.errors import InvalidError, Notice, UnknownNameError, build_choice_error
 from crosszone.inputs.dataset import Dataset, DatasetVersion, TrainingModel
-from crosszone.inputs.environment import Environment, Selection, selection
-from crosszone.inputs.frameworks import framework_of_alias
+from crosszone.inputs.environment import Environment, Selection, build_selection
+from crosszone.inputs.frameworks import resolve_framework_name
 from crosszone.inputs.value import Count, Flag, Prose, Value
 
 SCHEDULERS = ("slurm", "kubernetes", "ray")  # Runners that find the machines by themselves
@@ -256,7 +256,7 @@ class CheckedRequest:
     @property
     def together(self) -> Selection:
         """What the environments have together."""
-        return selection(self.environments.values())
+        return build_selection(self.environments.values())
 
     @property
     def ranks(self) -> int:
@@ -332,7 +332,7 @@ def _find_version(request: TaskRequest, registered: RegisteredEntries) -> Datase
         if not getattr(request, field).strip():
             raise _make_error("task_dataset_missing", field)
     dataset: Dataset = _find_entry(registered.datasets, request.datasetId, "datasetId")
-    version = dataset.version(request.datasetVersionId)
+    version = dataset.find_version(request.datasetVersionId)
     if version is None:
         params = {"what": "datasetVersionId", "known": [entry.id for entry in dataset.versions]}
         raise UnknownNameError(
@@ -346,7 +346,7 @@ def _check_framework(name: str | None, *, required: bool) -> str | None:
         if required:
             raise _make_error("task_framework_missing", "distributedConfig.framework")
         return None
-    framework = framework_of_alias(name)
+    framework = resolve_framework_name(name)
     if framework not in FRAMEWORKS:
         raise build_choice_error("distributedConfig.framework", name, FRAMEWORKS)
     return framework

@@ -25,7 +25,7 @@ from typing import Any
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.errors import InvalidError, MachineError, Notice
 from crosszone.inputs.dataset import Dataset
-from crosszone.inputs.environment import Environment, MeasuredLink, pair_id
+from crosszone.inputs.environment import Environment, MeasuredLink, build_pair_id
 from crosszone.inputs.value import parse
 from crosszone.run.checks import NeededFile, PreflightSubject, StepContext
 from crosszone.run.engine import Engine
@@ -95,7 +95,7 @@ class Service:
         for id in (first, second):
             environment = self.store.environments.get(id).value
             ends.append(LinkEnd(id, environment.address, self._make_machine(id, environment)))
-        return self.store.measured_links.put(pair_id(first, second), measure_link(*ends))
+        return self.store.measured_links.put(build_pair_id(first, second), measure_link(*ends))
 
     def build_cluster(self, ids: Sequence[str]) -> dict[str, Any]:
         """The cluster that environments make up, as a scenario writes it."""
@@ -275,7 +275,7 @@ class Service:
         """What every machine of a task must hold."""
         registered = self.list_registered()
         dataset, model = registered.datasets.get(request.datasetId), registered.models.get(request.modelId)
-        version = dataset.version(request.datasetVersionId) if dataset else None
+        version = dataset.find_version(request.datasetVersionId) if dataset else None
         files: list[NeededFile] = []
         if version is not None and version.path is not None:
             files.append(NeededFile(field="data", path=version.path, bytes=version.bytes))

@@ -83,7 +83,7 @@ def run_trial(environment_id: str, environment: Environment, machine: Machine, w
     settings = LaunchSettings(python=environment.python, steps=steps)
     bundle = build_bundle(loaded, framework=loaded.scenario.job.framework, settings=settings)
     step_times = _run_bundle(machine, bundle, f"{environment.workdir}/trials/{token_hex(6)}")
-    ((_, group),) = loaded.scenario.cluster.groups()
+    ((_, group),) = loaded.scenario.cluster.zone_groups
     step_s = median(step_times)
     return Trial(
         environment=environment_id,
@@ -136,7 +136,7 @@ def _build_one_rank_scenario(work: TaskWork, environment_id: str, layers: int, m
     plan = parse_scenario(work.scenario, "plan.yaml").scenario
     strategy = plan.strategy or Strategy()
     zone, number = work.find_node_group(environment_id)
-    group = plan.cluster.zones[plan.cluster.zone_index(zone)].nodes[number]
+    group = plan.cluster.zones[plan.cluster.find_zone_index(zone)].nodes[number]
     single_node = group.replace(count=1, gpus=1, hosts=(), nvlink_domain=None)
     scenario = plan.to_plain() | {
         "model": plan.model.replace(layers=layers).to_plain(),

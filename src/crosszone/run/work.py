@@ -28,8 +28,8 @@ from crosszone.deploy.settings import LaunchSettings
 from crosszone.errors import IllegalError, InputError, InvalidError, Notice
 from crosszone.inputs.dataset import DatasetVersion, TrainingModel
 from crosszone.inputs.document import dump_yaml
-from crosszone.inputs.environment import Environment, MeasuredLink, Selection, master_of, selection
-from crosszone.inputs.frameworks import framework_of_alias
+from crosszone.inputs.environment import Environment, MeasuredLink, Selection, build_selection, choose_master
+from crosszone.inputs.frameworks import resolve_framework_name
 from crosszone.inputs.scenario import Loaded, Scenario, parse_scenario
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.value import Value, parse
@@ -81,7 +81,7 @@ def plan_all_ranks(scenario: Scenario, ranks: int, language: str = "en") -> Plan
 def _iterate_degrees(scenario: Scenario, ranks: int) -> Iterator[dict[str, int]]:
     """Data, pipeline and tensor degrees that make up the ranks and could be legal; those that are given stay."""
     pinned = scenario.strategy.pinned if scenario.strategy else ()
-    widest = min(group.gpus for _, group in scenario.cluster.groups())
+    widest = min(group.gpus for _, group in scenario.cluster.zone_groups)
     for tp in _list_divisors(ranks, widest):
         for pp in _list_divisors(ranks // tp, scenario.model.layers):
             degrees = {"tp": tp, "pp": pp, "dp": ranks // tp // pp}
@@ -157,7 +157,7 @@ class TaskWork(Value):
         zone = self.environments[environment].zone
         position = [id for id, other in self.environments.items() if other.zone == zone].index(environment)
         cluster = parse_scenario(self.scenario, PLAN).scenario.cluster
-        ends = accumulate(group.count for group in cluster.zones[cluster.zone_index(zone)].nodes)
+        ends = accumulate(group.count for group in cluster.zones[cluster.find_zone_index(zone)].nodes)
         return zone, next(number for number, end in enumerate(ends) if position < end)
 
     def apply_trials(self, trials: Iterable[Trial], language: str = DEFAULT_LANGUAGE) -> TaskWork:
@@ -341,7 +341,7 @@ def preview_task(
             environments = allocate_nodes(request.allocation, registered.environments)
         except InputError as error:
             allocation_errors = list(error.notices)
-    master = master_of(environments, placement.masterNode)
+    master = choose_master(environments, placement.masterNode)
     notices = allocation_errors + [
         Notice(
             code="task_unknown",
@@ -352,7 +352,7 @@ def preview_task(
         for id in ids
         if id not in environments
     ]
-    fields: dict[str, Any] = {"framework": framework_of_alias(placement.framework) if placement.framework else None}
+    fields: dict[str, Any] = {"framework": resolve_framework_name(placement.framework) if placement.framework else None}
     if environments and master is not None and request.modelId.strip() and not notices:
         try:
             fields |= _predict_fields(_complete_request(request, registered, environments, master), links, language)
@@ -360,11 +360,11 @@ def preview_task(
             notices += error.notices
     localized = [notice.as_dict(language) for notice in notices]
     if fields.get("slowdown"):
-        params = {"factor": f"{fields['slowdown']:.2f}", "zones": len(selection(environments.values()).zones)}
+        params = {"factor": f"{fields['slowdown']:.2f}", "zones": len(build_selection(environments.values()).zones)}
         localized.append(Notice(code="task_cross_zone", params=params, level="warning").as_dict(language))
     unpredicted = dict.fromkeys(("step_time_s", "tokens_per_s", "slowdown", "strategy"))
     return TaskPreview(
-        selection=selection(environments.values()),
+        selection=build_selection(environments.values()),
         master=master,
         notices=(*localized, *fields.pop("warnings", ())),
         **{**unpredicted, **fields},
@@ -381,7 +381,7 @@ def _complete_request(
         name=request.taskName.strip() or "task",
         environments={master: environments[master], **environments},
         master=master,
-        framework=framework_of_alias(placement.framework) if placement.framework else None,
+        framework=resolve_framework_name(placement.framework) if placement.framework else None,
         version=DatasetVersion(id="none"),
         model=registered.models.get(request.modelId) or TrainingModel(name=request.modelId, model=request.modelId),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from crosszone.inputs.frameworks import frameworks
+from crosszone.inputs.frameworks import load_frameworks
 from crosszone.text.figures import format_amount, format_digits, format_percent, format_signed
 from crosszone.views.answer_text import SMALL, AnswerText
 from crosszone.views.document import Align, Block, Columns, Fact, Facts, Paragraph, Remark, Remarks, Section, Table
@@ -114,7 +114,7 @@ def _list_best_facts(best: Plan, text: AnswerText) -> Iterator[Fact]:
 
 
 def _get_framework_title(plan: Plan) -> str:
-    return frameworks()[plan.framework].title
+    return load_frameworks()[plan.framework].title
 
 
 def format_rank(plan: Plan) -> str:
@@ -325,7 +325,7 @@ def _build_front_section(answer: Plans, best: Plan, text: AnswerText) -> Section
     columns += [("usd_steps", "right")] if steps else []
     rows = []
     for point in answer.front:
-        cells = [format_amount(point.gpus), frameworks()[point.framework].title, _format_degrees(point.strategy)]
+        cells = [format_amount(point.gpus), load_frameworks()[point.framework].title, _format_degrees(point.strategy)]
         cells += [format_digits(point.step_s), format_digits(point.usd_per_step)]
         cells += [format_digits(point.usd_per_step * steps)] if steps else []
         rows.append(cells)
@@ -347,7 +347,7 @@ def _name_family(family: str, text: AnswerText) -> str:
     """What strategies have in common, in words where it is not a degree."""
     name, _, limit = family.partition(": ")
     if limit == "memory":
-        return text.label("family_memory", framework=frameworks()[name].title)
+        return text.label("family_memory", framework=load_frameworks()[name].title)
     return text.label("family_bound") if family == "bound" else family
 
 

@@ -98,7 +98,7 @@ def bundle_job(
     loaded: Loaded, options: dict[str, Any], language: str, *, progress: Progress, cancelled: IsCancelled
 ) -> bytes:
     """The files that start a plan, with what each node runs."""
-    nodes = sum(group.count for _, group in loaded.scenario.cluster.groups())
+    nodes = sum(group.count for _, group in loaded.scenario.cluster.zone_groups)
     if nodes > MOST_NODES:
         raise InvalidError(
             Notice(code="bundle_too_many_nodes", field="cluster", value=nodes, params={"limit": MOST_NODES})

@@ -15,7 +15,7 @@ from crosszone.analyse.fields import changed
 from crosszone.errors import FileError, InputError, InvalidError, Notice
 from crosszone.inputs.document import Document, dump_yaml, format_field_path, parse_document, read_text
 from crosszone.inputs.edit_text import edit_yaml
-from crosszone.inputs.scenario import Loaded, read_scenario, upgraded
+from crosszone.inputs.scenario import Loaded, read_scenario, upgrade_fields
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.summary import describe
 from crosszone.inputs.value import find_nearest_names
@@ -73,7 +73,7 @@ class ScenarioReader:
         Fields inside a file that the scenario names are changed in a copy.
         """
         loaded = self.read(body)
-        fields, _ = upgraded(loaded.document)
+        fields, _ = upgrade_fields(loaded.document)
         for section, key in _FILE_FIELDS:
             section_value = fields.get(section)
             if (
@@ -190,7 +190,7 @@ def _format_key(override: StrategyOverride | None) -> str:
 
 def describe_loaded(loaded: Loaded, language: str) -> dict[str, Any]:
     """What follows from a scenario before anything is predicted, with its fields and its text."""
-    fields, _ = upgraded(loaded.document)
+    fields, _ = upgrade_fields(loaded.document)
     return {**describe(loaded, language), "fields": fields, "yaml": dump_yaml(fields)}
 
 

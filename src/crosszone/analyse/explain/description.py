@@ -345,7 +345,7 @@ class Descriptions:
         return _read_datasheet(group.gpu, "usual_machine")
 
     def _from_usd_per_hour(self, cell: RecordedEntry, _: Described, about: Mapping[str, str]) -> NumberSource:
-        for zone, group in self.p.placed.cluster.groups():
+        for zone, group in self.p.placed.cluster.zone_groups:
             if zone.name == about["zone"] and group.usd_per_gpu_hour == cell.value:
                 return NumberSource("scenario", "usd_per_gpu_hour")
         return _read_datasheet(catalogue_gpu(self.p, about["gpu"]), "usd_per_hour")

@@ -181,7 +181,7 @@ def _list_run_flags(launch: Launch, shape: RunShape) -> Iterator[Flag]:
 def _list_variables(launch: Launch) -> Iterator[Option]:
     """CUDA_DEVICE_MAX_CONNECTIONS: validate_args asks for 1 with tp or cp before Blackwell, never with its FSDP."""
     s = launch.predictor.strategy
-    has_older_gpus = any(group.gpu.architecture != "blackwell" for _, group in launch.scenario.cluster.groups())
+    has_older_gpus = any(group.gpu.architecture != "blackwell" for _, group in launch.scenario.cluster.zone_groups)
     name = "CUDA_DEVICE_MAX_CONNECTIONS"
     if get_zero_stage(launch) in FSDP_STRATEGIES:
         yield build_option("variable", name, USUAL_CONNECTIONS, launch.language, key="megatron_connections_fsdp")

@@ -35,8 +35,8 @@ from crosszone.errors import InputError, InvalidError, MachineError, Notice
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.document import dump_yaml
 from crosszone.inputs.environment import Environment
-from crosszone.inputs.frameworks import framework_of_alias
-from crosszone.inputs.links import zone_links
+from crosszone.inputs.frameworks import resolve_framework_name
+from crosszone.inputs.links import build_zone_links
 from crosszone.inputs.scenario import Loaded, Scenario, parse_scenario
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.value import Value
@@ -382,7 +382,7 @@ def scale_cluster(cluster: Cluster, nodes_per_zone: int) -> tuple[Cluster, list[
             "rtt_ms": link.rtt_ms.expected,
             "loss_pct": link.loss_pct,
         }
-        for link in zone_links(cluster).values()
+        for link in build_zone_links(cluster).values()
     ]
     small = cluster.replace(zones=zones, links=links, default_link=None)
     if small.node_count > MAX_RANKS:
@@ -438,7 +438,7 @@ def make_note(code: str, value: Any = None, **params: Any) -> Notice:
 
 
 def _check_framework(framework: str | None) -> str | None:
-    name = None if framework is None else framework_of_alias(framework)
+    name = None if framework is None else resolve_framework_name(framework)
     if name is not None and name not in FRAMEWORKS:
         params = {"allowed": list(FRAMEWORKS), "nearest": FRAMEWORKS[0]}
         raise InvalidError(Notice(code="emulate_framework", field="--framework", value=framework, params=params))

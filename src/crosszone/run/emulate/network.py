@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, Self
 from crosszone.errors import MachineError, Notice
 from crosszone.inputs.catalogue.entries import find_home
 from crosszone.inputs.cluster import Cluster
-from crosszone.inputs.links import zone_links
+from crosszone.inputs.links import build_zone_links
 from crosszone.run.machine import BOOT, WAIT_S, run_request
 
 INTERFACE = "wan0"
@@ -120,7 +120,7 @@ class Network:
                 lines.append(f"down {number} {downlink_gbps * 1e9:.0f}")
         if len(places) > MAX_NODES:
             raise MachineError(Notice(code="emulate_too_many", value=len(places), params={"limit": MAX_NODES}))
-        for (first, second), link in zone_links(cluster).items():
+        for (first, second), link in build_zone_links(cluster).items():
             delay, loss = link.rtt_ms.expected * 1e6 / 2, link.loss_pct / 100
             lines.append(f"link {first} {second} {link.gbps * 1e9:.0f} {delay:.0f} {loss:.9f}")
             lines.append(f"link {second} {first} {link.gbps_back * 1e9:.0f} {delay:.0f} {loss:.9f}")

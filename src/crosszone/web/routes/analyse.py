@@ -70,7 +70,7 @@ async def analyse_scenario(body: AnalyseBody, request: Request, state: State, la
 
 def is_quick(part: Part, loaded: Loaded) -> bool:
     """Whether a part that needs no planning is done before a worker would be free."""
-    return part == "traffic" or len(list(loaded.scenario.cluster.groups())) <= MOST_GROUPS
+    return part == "traffic" or len(list(loaded.scenario.cluster.zone_groups)) <= MOST_GROUPS
 
 
 @router.post(

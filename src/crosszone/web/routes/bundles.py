@@ -18,7 +18,7 @@ from crosszone.deploy.bundle import Bundle
 from crosszone.deploy.frameworks import FRAMEWORKS
 from crosszone.deploy.launchers import LAUNCHERS, load_launcher
 from crosszone.deploy.settings import LaunchSettings
-from crosszone.inputs.frameworks import frameworks
+from crosszone.inputs.frameworks import load_frameworks
 from crosszone.inputs.schema import build_json_schema
 from crosszone.inputs.value import Value, parse
 from crosszone.store import BundleRow, Page, SavedBundle
@@ -251,7 +251,7 @@ def _build_archive(bundle: Bundle, name: str) -> Response:
 @cache
 def build_choices(language: str) -> Choices:
     """All frameworks, launchers and settings, described in a language."""
-    titles = {name: framework.title for name, framework in frameworks().items()}
+    titles = {name: framework.title for name, framework in load_frameworks().items()}
     group_order = [*_GROUPS, "training"]
     return Choices(
         frameworks=tuple(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path
 from starlette.responses import Response
 
-from crosszone.inputs.frameworks import frameworks
+from crosszone.inputs.frameworks import load_frameworks
 from crosszone.inputs.schema import build_json_schema
 from crosszone.plan.schema import ROOTS
 from crosszone.text import LANGUAGES, load_texts
@@ -26,7 +26,7 @@ def list_texts(language: Annotated[str, Path(max_length=20, description="en or z
     if language not in LANGUAGES:
         raise refuse(404, "language_unknown", value=language, allowed=", ".join(LANGUAGES))
     strings = load_texts(language)
-    titles = {name: framework.title for name, framework in frameworks().items()}
+    titles = {name: framework.title for name, framework in load_frameworks().items()}
     return {"language": language, "page": strings["page"], "label": strings["label"], "framework": titles}
 
 

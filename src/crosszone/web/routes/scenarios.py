@@ -11,7 +11,7 @@ from starlette.responses import Response
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.document import Document, parse_document
 from crosszone.inputs.edit_text import edit_yaml
-from crosszone.inputs.scenario import upgraded
+from crosszone.inputs.scenario import upgrade_fields
 from crosszone.store import Page, SavedScenario, ScenarioRow
 from crosszone.web.answers import ChangedBody, DescriptionBody, ExamplesBody, Json, errors_documented
 from crosszone.web.body import SCENARIO_EXAMPLE, ApiRoute, ChangeBody, ScenarioBody, document_example
@@ -127,7 +127,7 @@ def read_fields(body: TextOnlyBody) -> Json:
     document = parse_document(body.text, TEXT)
     if not isinstance(document.value, dict):
         raise InvalidError(Notice(code="scenario_not_mapping", value=document.value).with_place(TEXT, 1))
-    return Json({"fields": upgraded(document)[0]})
+    return Json({"fields": upgrade_fields(document)[0]})
 
 
 @router.post(

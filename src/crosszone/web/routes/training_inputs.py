@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path
 
 from crosszone.inputs.dataset import Dataset, TrainingModel
 from crosszone.inputs.environment import Environment
-from crosszone.inputs.frameworks import frameworks
+from crosszone.inputs.frameworks import load_frameworks
 from crosszone.inputs.value import Name, Value
 from crosszone.store.registered import Entry
 from crosszone.text import render_sentence
@@ -140,7 +140,7 @@ def _describe_framework(name: str, environments: Sequence[Environment], language
     return TrainingFramework(
         name=name,
         framework=framework,
-        title=frameworks()[framework].title,
+        title=load_frameworks()[framework].title,
         kind=render_sentence("framework", framework, "kind", language, {}),
         about=render_sentence("framework", framework, "about", language, {}),
         available=reason is None,
