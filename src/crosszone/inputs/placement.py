@@ -2,6 +2,8 @@
 
 Ranks are numbered along `order`, the fastest axis first (Megatron's default: tp-cp-dp-pp). `blocks` lists the
 GPUs in rank order: each block is a run of consecutive GPUs of one node group, so that ten thousand ranks fit on a page.
+
+Arrays: R = ranks, G = tensor-parallel groups, T = ranks of one group.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ class Placement(Value):
         """Ranks it places."""
         return sum(block.count for block in self.blocks)
 
-    def coordinates(self, strategy: Strategy) -> dict[str, Ranks]:
+    def compute_coordinates(self, strategy: Strategy) -> dict[str, Ranks]:
         """Each rank's place along every axis."""
         import numpy as np
 
@@ -84,17 +86,15 @@ class Placement(Value):
             number = number // degree
         return coordinates
 
-    def located(self, cluster: Cluster) -> dict[str, Ranks]:
+    def locate_ranks(self, cluster: Cluster) -> dict[str, Ranks]:
         """Each rank's zone, node group (over all zones), node within the group and GPU within the node."""
         import numpy as np
 
-        starts = {}
-        for number, (zone, group) in enumerate(_groups(cluster)):
-            starts[zone, group] = number
-        sizes = [g.gpus for _, g in cluster.groups()]
+        starts = {place: number for number, place in enumerate(_list_group_places(cluster))}
+        sizes = [g.gpus for _, g in cluster.zone_groups]
         columns: dict[str, list[Any]] = {"zone": [], "group": [], "node": [], "gpu": []}
         for block in self.blocks:
-            zone = cluster.zone_index(block.zone)
+            zone = cluster.find_zone_index(block.zone)
             group = starts[zone, block.group]
             numbers = np.arange(block.first, block.first + block.count)
             columns["zone"].append(np.full(block.count, zone))
@@ -104,9 +104,9 @@ class Placement(Value):
         return {key: np.concatenate(parts) for key, parts in columns.items()}
 
     def check(self, cluster: Cluster, strategy: Strategy | None) -> list[Notice]:
-        """Every way in which this placement cannot be: unknown GPUs, one used twice, too few, torn TP groups.
+        """What is wrong with this placement: unknown GPUs, one used twice, too few, split tensor-parallel groups.
 
-        Without a strategy only the GPUs are looked at.
+        Without a strategy only the GPUs are checked.
         """
         import numpy as np
 
@@ -117,17 +117,17 @@ class Placement(Value):
             params = {"placed": self.ranks, "ranks": strategy.ranks}
             notices.append(Notice(code="placement_ranks", field="placement.blocks", value=self.ranks, params=params))
             return notices
-        where = self.located(cluster)
+        located = self.locate_ranks(cluster)
         # at most 1024 GPUs a node (`NodeGroup.gpus`)
-        gpu_number = where["node"] * 1024 + where["gpu"]
-        places = np.stack([where["group"], gpu_number])
+        gpu_number_R = located["node"] * 1024 + located["gpu"]
+        places = np.stack([located["group"], gpu_number_R])
         if np.unique(places, axis=1).shape[1] != self.ranks:
             notices.append(Notice(code="placement_twice", field="placement.blocks"))
         if strategy is not None:
-            notices.extend(self._find_split_groups(cluster, strategy, where))
+            notices.extend(self._find_split_groups(cluster, strategy, located))
         return notices
 
-    def idle(self, cluster: Cluster) -> list[Idle]:
+    def list_idle(self, cluster: Cluster) -> list[Idle]:
         """GPUs no rank uses, by node group."""
         used = Counter[tuple[str, int]]()
         for block in self.blocks:
@@ -142,30 +142,30 @@ class Placement(Value):
                     idle.append(Idle(zone=zone.name, group=number, count=unused, reason=why))
         return idle
 
-    def remarks(self, cluster: Cluster, strategy: Strategy) -> list[Notice]:
+    def list_remarks(self, cluster: Cluster, strategy: Strategy) -> list[Notice]:
         """What is allowed but costs: tensor-parallel groups spread over more nodes than they need."""
         import numpy as np
 
-        where, teams = self.located(cluster), self._list_tp_groups(strategy)
+        located, ranks_GT = self.locate_ranks(cluster), self._list_tp_groups(strategy)
         # a group has at most 10^6 nodes (`cluster.MAX_GPUS`)
-        nodes = (where["group"] * 1_000_000 + where["node"])[teams].reshape(-1, strategy.tp)
-        used = 1 + (np.diff(np.sort(nodes, axis=1), axis=1) != 0).sum(axis=1)
-        sizes = np.array([group.gpus for _, group in cluster.groups()])
-        needed = -(-strategy.tp // sizes[where["group"][teams].reshape(-1, strategy.tp)[:, 0]])
-        spread_groups = int((used > needed).sum())
+        node_GT = (located["group"] * 1_000_000 + located["node"])[ranks_GT]
+        used_G = 1 + (np.diff(np.sort(node_GT, axis=1), axis=1) != 0).sum(axis=1)
+        sizes = np.array([group.gpus for _, group in cluster.zone_groups])
+        needed_G = -(-strategy.tp // sizes[located["group"][ranks_GT[:, 0]]])
+        spread_groups = int((used_G > needed_G).sum())
         if not spread_groups:
             return []
         params = {"torn": spread_groups, "tp": strategy.tp}
         return [Notice(code="tp_torn", field="placement.blocks", value=spread_groups, level="warning", params=params)]
 
     def _list_tp_groups(self, strategy: Strategy) -> Ranks:
-        """Ranks sorted so that each tensor-parallel group stands together."""
+        """The ranks of each tensor-parallel group [G, T]."""
         import numpy as np
 
-        axes = self.coordinates(strategy)
-        team = (axes["cp"] * (strategy.dp or 1) + axes["dp"]) * strategy.pp + axes["pp"]
+        axes = self.compute_coordinates(strategy)
+        group_R = (axes["cp"] * (strategy.dp or 1) + axes["dp"]) * strategy.pp + axes["pp"]
         # stable: ranks of a group stay in their order along tp
-        return np.argsort(team, kind="stable")
+        return np.argsort(group_R, kind="stable").reshape(-1, strategy.tp)
 
     def _find_unknown_gpus(self, cluster: Cluster) -> Iterator[Notice]:
         zones = {zone.name: zone for zone in cluster.zones}
@@ -183,95 +183,93 @@ class Placement(Value):
                 params["gpus"] = zone.nodes[block.group].total_gpus
                 yield Notice(code="placement_gpu", field=field, value=block.first, params=params)
 
-    def _find_split_groups(self, cluster: Cluster, strategy: Strategy, where: dict[str, Ranks]) -> Iterator[Notice]:
+    def _find_split_groups(self, cluster: Cluster, strategy: Strategy, located: dict[str, Ranks]) -> Iterator[Notice]:
         import numpy as np
 
-        by_team = self._list_tp_groups(strategy)
-        zones = where["zone"][by_team].reshape(-1, strategy.tp)
-        groups = where["group"][by_team].reshape(-1, strategy.tp)
-        if (zones != zones[:, :1]).any():
-            split_group = int(np.flatnonzero((zones != zones[:, :1]).any(axis=1))[0])
-            names = [cluster.zones[z].name for z in sorted(set(zones[split_group].tolist()))]
-            yield Notice(code="tp_across_zones", field="placement.blocks", value=strategy.tp, params={"zones": names})
-            return
+        ranks_GT = self._list_tp_groups(strategy)
         gpu_kinds = cluster.gpu_kinds
-        kinds = np.array([gpu_kinds.index(group.gpu) for _, group in cluster.groups()])
-        mixed = kinds[groups]
-        if (mixed != mixed[:, :1]).any():
-            split_group = int(np.flatnonzero((mixed != mixed[:, :1]).any(axis=1))[0])
-            params = {"kinds": [gpu_kinds[kind].name for kind in sorted(set(mixed[split_group].tolist()))]}
-            yield Notice(code="tp_mixes_gpus", field="placement.blocks", value=strategy.tp, params=params)
+        kinds = np.array([gpu_kinds.index(group.gpu) for _, group in cluster.zone_groups])
+        zone_names, kind_names = [zone.name for zone in cluster.zones], [kind.name for kind in gpu_kinds]
+        for code, key, index_GT, names in (
+            ("tp_across_zones", "zones", located["zone"][ranks_GT], zone_names),
+            ("tp_mixes_gpus", "kinds", kinds[located["group"][ranks_GT]], kind_names),
+        ):
+            split_groups = np.flatnonzero((index_GT != index_GT[:, :1]).any(axis=1))
+            if split_groups.size:
+                params = {key: [names[index] for index in sorted(set(index_GT[split_groups[0]].tolist()))]}
+                yield Notice(code=code, field="placement.blocks", value=strategy.tp, params=params)
+                return  # a group across zones is not also reported for the GPUs it mixes
 
 
-def packed(cluster: Cluster, strategy: Strategy) -> tuple[Placement, list[Idle]]:
+def pack_ranks(cluster: Cluster, strategy: Strategy) -> tuple[Placement, list[Idle]]:
     """Fill node after node, zone after zone, with whole tensor-parallel groups; what is left over is idle.
 
-    A group stays inside one node; one larger than a node takes whole nodes of one node group. `IllegalError`
-    when the GPUs cannot hold all ranks that way.
+    A tensor-parallel group stays inside one node; one larger than a node takes whole nodes of one node group.
+    `IllegalError` when the GPUs cannot hold all ranks that way.
     """
-    refused = no_tp_room(cluster, strategy)
+    refused = check_tp_room(cluster, strategy)
     if refused is not None:
         raise IllegalError(refused)
     needed = strategy.ranks
-    blocks: list[Block] = []
+    takes: list[tuple[int, int]] = []
     idle: list[Idle] = []
-    for (zone, number), (_, group) in zip(_groups(cluster), cluster.groups(), strict=True):
-        name = cluster.zones[zone].name
-        fits = tp_capacity(group, strategy.tp)
+    for (zone, number), (_, group) in zip(_list_group_places(cluster), cluster.zone_groups, strict=True):
+        fits = count_group_tp_room(group, strategy.tp)
         take = min(fits, needed)
         needed -= take
-        blocks.extend(_blocks(name, number, group, strategy.tp, take))
+        takes.append((len(takes), take))
+        name = cluster.zones[zone].name
         about = {"zone": name, "gpus": group.gpus, "tp": strategy.tp, "ranks": strategy.ranks}
         for code, count in (("idle_tp", group.total_gpus - fits), ("idle_spare", fits - take)):
             if count:
                 why = Notice(code=code, field="strategy", level="note", params=about | {"count": count})
                 idle.append(Idle(zone=name, group=number, count=count, reason=why))
-    return Placement(blocks=tuple(_merge_blocks(blocks))), idle
+    return Placement(blocks=build_blocks(cluster, strategy.tp, takes)), idle
 
 
-def blocks_of(cluster: Cluster, tp: int, takes: Iterable[tuple[int, int]]) -> tuple[Block, ...]:
-    """The GPUs in rank order where ranks take so many of one node group after the other, in whole TP groups.
+def build_blocks(cluster: Cluster, tp: int, takes: Iterable[tuple[int, int]]) -> tuple[Block, ...]:
+    """The GPUs in rank order, where each take (node group, ranks) adds so many ranks in whole TP groups.
 
-    Each take goes on where the last one of its group ended; GPUs of a node that hold no whole TP group are left out.
+    Each take continues where the last one of its node group ended; GPUs of a node that hold no whole TP group are
+    left out.
     """
-    groups = [(cluster.zones[z].name, number) for z, number in _groups(cluster)]
-    sizes = [group.gpus for _, group in cluster.groups()]
+    groups = [(cluster.zones[z].name, number) for z, number in _list_group_places(cluster)]
+    sizes = [group.gpus for _, group in cluster.zone_groups]
     used = [0] * len(groups)
     blocks: list[Block] = []
-    for at, count in takes:
-        zone, number = groups[at]
-        per_node = sizes[at] // tp * tp if tp < sizes[at] else sizes[at]
-        start, end = used[at], used[at] + count
-        used[at] = end
-        if per_node == sizes[at]:
-            blocks.append(Block(zone=zone, group=number, first=start, count=count))
-            continue
+    for index, count in takes:
+        zone, number = groups[index]
+        size = sizes[index]
+        per_node = size // tp * tp if tp < size else size
+        start, end = used[index], used[index] + count
+        used[index] = end
         while start < end:
-            node, inside = divmod(start, per_node)
-            some = min(end - start, per_node - inside)
-            blocks.append(Block(zone=zone, group=number, first=node * sizes[at] + inside, count=some))
-            start += some
+            node, place = divmod(start, per_node)
+            # without GPUs left out between nodes, a take is one run
+            run = end - start if per_node == size else min(end - start, per_node - place)
+            blocks.append(Block(zone=zone, group=number, first=node * size + place, count=run))
+            start += run
     return tuple(_merge_blocks(blocks))
 
 
-def tp_room(cluster: Cluster, tp: int) -> int:
+def count_tp_room(cluster: Cluster, tp: int) -> int:
     """Ranks a cluster can hold in whole tensor-parallel groups."""
-    return sum(tp_capacity(group, tp) for _, group in cluster.groups())
+    return sum(count_group_tp_room(group, tp) for _, group in cluster.zone_groups)
 
 
-def no_tp_room(cluster: Cluster, strategy: Strategy) -> Notice | None:
+def check_tp_room(cluster: Cluster, strategy: Strategy) -> Notice | None:
     """Why the cluster cannot hold the strategy in whole tensor-parallel groups, with the largest tp that it could."""
-    room, ranks = tp_room(cluster, strategy.tp), strategy.ranks
+    room, ranks = count_tp_room(cluster, strategy.tp), strategy.ranks
     if ranks <= room:
         return None
     # only divisors of tp: these divide the model's widths as tp did
     divisors = (t for t in range(strategy.tp, 1, -1) if strategy.tp % t == 0)
-    legal = next((t for t in divisors if ranks // strategy.tp * t <= tp_room(cluster, t)), 1)
+    legal = next((t for t in divisors if ranks // strategy.tp * t <= count_tp_room(cluster, t)), 1)
     params = {"ranks": ranks, "room": room, "tp": strategy.tp, "gpus": cluster.gpus, "legal": legal}
     return Notice(code="tp_room", field="strategy.tp", value=strategy.tp, params=params)
 
 
-def tp_capacity(group: NodeGroup, tp: int) -> int:
+def count_group_tp_room(group: NodeGroup, tp: int) -> int:
     """Ranks a node group can hold in whole tensor-parallel groups."""
     if tp <= group.gpus:
         return group.count * (group.gpus // tp) * tp
@@ -280,30 +278,19 @@ def tp_capacity(group: NodeGroup, tp: int) -> int:
     return group.count // (tp // group.gpus) * tp
 
 
-def _groups(cluster: Cluster) -> Iterator[tuple[int, int]]:
+def _list_group_places(cluster: Cluster) -> Iterator[tuple[int, int]]:
     for index, zone in enumerate(cluster.zones):
         for number in range(len(zone.nodes)):
             yield index, number
 
 
-def _blocks(zone: str, number: int, group: NodeGroup, tp: int, take: int) -> Iterator[Block]:
-    if tp > group.gpus or group.gpus % tp == 0:
-        if take:
-            yield Block(zone=zone, group=number, first=0, count=take)
-        return
-    per_node = group.gpus // tp * tp
-    for node in range(-(-take // per_node)):
-        yield Block(zone=zone, group=number, first=node * group.gpus, count=min(per_node, take - node * per_node))
-
-
-def _merge_blocks(blocks: list[Block]) -> Iterator[Block]:
-    last: Block | None = None
+def _merge_blocks(blocks: list[Block]) -> list[Block]:
+    """The blocks with those joined that continue one another."""
+    merged: list[Block] = []
     for block in blocks:
+        last = merged[-1] if merged else None
         if last and (last.zone, last.group, last.first + last.count) == (block.zone, block.group, block.first):
-            last = last.replace(count=last.count + block.count)
-            continue
-        if last:
-            yield last
-        last = block
-    if last:
-        yield last
+            merged[-1] = last.replace(count=last.count + block.count)
+        else:
+            merged.append(block)
+    return merged
