@@ -14,6 +14,7 @@ from crosszone.inputs.rules import (
     find_able_frameworks,
     find_largest_divisor,
     list_broken_rules,
+    list_refusals,
     require_legal,
 )
 
@@ -24,7 +25,11 @@ SEED_ZONES = {
 
 
 def codes(strategy, framework=None, **changes):
-    return [n.code for n in list_broken_rules(case(strategy, **changes), framework and load_frameworks()[framework])]
+    return [n.code for n in list_notices(case(strategy, **changes), framework)]
+
+
+def list_notices(of, framework=None):
+    return list_broken_rules(of) + (list_refusals(of, load_frameworks()[framework]) if framework else [])
 
 
 @pytest.mark.parametrize(
@@ -394,7 +399,7 @@ def test_any_strategy_is_judged_without_stumbling(tp, pp, dp, cp, ep, b, v, zero
         "zero": zero,
         "sequence_parallel": sp,
     }
-    for notice in list_broken_rules(case(strategy, model="mixtral-8x7b"), load_frameworks()[framework]):
+    for notice in list_notices(case(strategy, model="mixtral-8x7b"), framework):
         assert notice.message("en") and notice.hint("en") and notice.message("zh") and notice.hint("zh")
 
 

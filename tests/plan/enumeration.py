@@ -8,7 +8,7 @@ from typing import Any
 
 from crosszone.errors import IllegalError
 from crosszone.inputs.frameworks import Framework
-from crosszone.inputs.rules import Case, list_broken_rules
+from crosszone.inputs.rules import Case, list_broken_rules, list_refusals
 from crosszone.inputs.strategy import Strategy
 from crosszone.plan.layouts import Chain, StageMap
 from crosszone.plan.options import MIN_TOKENS_PER_RANK
@@ -182,7 +182,7 @@ def effect_of(
     problem: Problem, case: Case, framework: Framework, setting: Any, swaps: Sequence[dict[int, int]]
 ) -> Effect | None:
     """What one strategy comes to; None: it is illegal, or shards states unevenly over nodes."""
-    if list_broken_rules(case, framework) or case.placement is None:
+    if list_broken_rules(case) or list_refusals(case, framework) or case.placement is None:
         return None
     if case.placement.check(case.cluster, case.strategy):
         return None

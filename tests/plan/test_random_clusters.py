@@ -103,7 +103,7 @@ def is_legal(of: Scenario, one: Plan) -> None:
     """No rule of section 5.10, none of the framework's own, no torn placement, no link that is not there."""
     framework = load_frameworks()[one.framework]
     case = Case(model=of.model, job=of.job, cluster=of.cluster, strategy=one.strategy, placement=one.placement)
-    assert not list_broken_rules(case, framework)
+    assert not list_broken_rules(case) and not list_refusals(case, framework)
     assert not list_refusals(case, framework)
     assert not one.placement.check(of.cluster, one.strategy)
     PlacedStrategy(case=case.with_framework(framework), placement=one.placement, links=of.links).check()

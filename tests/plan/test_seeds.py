@@ -37,7 +37,7 @@ def is_good(one: Plan, given: dict[str, Any]) -> None:
     """Legal by every rule and the framework's own, in memory, and every GPU in use or idle for a reason."""
     of, framework = scenario(**given), load_frameworks()[one.framework]
     case = Case(model=of.model, job=of.job, cluster=of.cluster, strategy=one.strategy, placement=one.placement)
-    assert not list_broken_rules(case, framework) and not list_refusals(case, framework)
+    assert not list_broken_rules(case) and not list_refusals(case, framework)
     assert not one.placement.check(of.cluster, one.strategy)
     assert one.prediction.memory_gib.fits
     assert one.strategy.ranks + sum(idle.count for idle in one.idle) == of.cluster.gpus

@@ -7,7 +7,7 @@ Each rule is a function that yields a notice with the two numbers that clash and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,7 +36,7 @@ class Case:
         return self.strategy.dp or 1
 
     def with_framework(self, framework: Framework) -> Case:
-        """The same case as the framework would run it: its own ZeRO stage and reduction where none was asked for."""
+        """The same case as the framework would run it: its own ZeRO stage and reduction where none was given."""
         settled = self
         if self.strategy.zero is None:
             settled = replace(self, strategy=self.strategy.replace(zero=framework.default_zero))
@@ -72,12 +72,9 @@ Rule = Callable[[Case], Iterator[Notice]]
 FrameworkRule = Callable[[Case, Framework], Iterator[Notice]]
 
 
-def list_broken_rules(case: Case, framework: Framework | None = None) -> list[Notice]:
-    """Every rule the strategy breaks, for one framework or (None) apart from any."""
-    notices = [notice for rule in (*JOB_RULES, *RULES) for notice in rule(case)]
-    if framework is not None:
-        notices += list_refusals(case, framework)
-    return notices
+def list_broken_rules(case: Case) -> list[Notice]:
+    """Every rule that the strategy breaks, whatever the framework."""
+    return [notice for rule in (*JOB_RULES, *RULES) for notice in rule(case)]
 
 
 def list_refusals(case: Case, framework: Framework) -> list[Notice]:
@@ -88,8 +85,9 @@ def list_refusals(case: Case, framework: Framework) -> list[Notice]:
 
 def find_able_frameworks(case: Case) -> tuple[list[Framework], list[Notice]]:
     """The frameworks that can do the strategy, and the first refusal of each of the others."""
+    frameworks, name = load_frameworks(), case.job.framework
     able, refused = [], []
-    for framework in _select_frameworks(case.job):
+    for framework in frameworks.values() if name == "any" else (frameworks[name],):
         broken = list_refusals(case, framework)
         if broken:
             refused.append(broken[0])
@@ -107,11 +105,6 @@ def require_legal(case: Case) -> tuple[Framework, Strategy]:
     return able[0], case.with_framework(able[0]).strategy
 
 
-def _select_frameworks(job: Job) -> list[Framework]:
-    capabilities = load_frameworks()
-    return list(capabilities.values()) if job.framework == "any" else [capabilities[job.framework]]
-
-
 def _build_notice(code: str, field: str, value: Any, **params: Any) -> Notice:
     return Notice(code=code, field=f"strategy.{field}", value=value, params=params)
 
@@ -121,15 +114,19 @@ def find_largest_divisor(number: int, limit: int) -> int:
     return next(d for d in range(max(1, min(number, limit)), 0, -1) if number % d == 0)
 
 
+def _check_divides(code: str, field: str, degree: int, total: int, **params: Any) -> Iterator[Notice]:
+    """A notice with the nearest legal degree, unless `degree` divides `total`."""
+    if total % degree:
+        yield _build_notice(code, field, degree, **params, legal=find_largest_divisor(total, degree))
+
+
 def check_ranks(case: Case) -> Iterator[Notice]:
     """The t p c d ranks need as many GPUs. [R1]"""
     s, gpus = case.strategy, case.cluster.gpus
     if s.ranks > gpus:
         legal = gpus // s.model_ranks
-        code = "ranks_over_gpus" if legal else "model_over_gpus"
-        yield _build_notice(
-            code, "dp", case.dp, ranks=s.ranks, gpus=gpus, tp=s.tp, pp=s.pp, cp=s.cp, dp=case.dp, legal=legal
-        )
+        params = {"ranks": s.ranks, "gpus": gpus, "tp": s.tp, "pp": s.pp, "cp": s.cp, "dp": case.dp, "legal": legal}
+        yield _build_notice("ranks_over_gpus" if legal else "model_over_gpus", "dp", case.dp, **params)
 
 
 def check_batch(case: Case) -> Iterator[Notice]:
@@ -140,18 +137,10 @@ def check_batch(case: Case) -> Iterator[Notice]:
         return
     per_round = s.micro_batch * case.dp
     if batch % per_round:
-        legal = find_largest_divisor(batch, per_round)
-        near = max(per_round, batch // per_round * per_round)
-        yield _build_notice(
-            "batch_not_divided",
-            "micro_batch",
-            s.micro_batch,
-            batch=batch,
-            dp=case.dp,
-            product=per_round,
-            legal=legal,
-            near=near,
-        )
+        params = {"batch": batch, "dp": case.dp, "product": per_round}
+        params["near"] = max(per_round, batch // per_round * per_round)
+        params["legal"] = find_largest_divisor(batch, per_round)
+        yield _build_notice("batch_not_divided", "micro_batch", s.micro_batch, **params)
 
 
 def _check_replica_micro_batches(case: Case, counts: tuple[int, ...]) -> Iterator[Notice]:
@@ -171,12 +160,10 @@ def check_heads(case: Case) -> Iterator[Notice]:
     """Degree t divides the heads, and divides the KV heads or is a multiple of them (which are then copied)."""
     t, model = case.strategy.tp, case.model
     if model.heads % t:
-        legal = find_largest_divisor(model.heads, t)
-        yield _build_notice("tp_over_heads", "tp", t, heads=model.heads, legal=legal)
+        yield from _check_divides("tp_over_heads", "tp", t, model.heads, heads=model.heads)
     # latent attention has keys and values for every head
-    elif model.kv_heads % t and t % model.kv_heads and not model.mla:
-        legal = find_largest_divisor(model.kv_heads, t)
-        yield _build_notice("tp_over_kv_heads", "tp", t, kv_heads=model.kv_heads, legal=legal)
+    elif t % model.kv_heads and not model.mla:
+        yield from _check_divides("tp_over_kv_heads", "tp", t, model.kv_heads, kv_heads=model.kv_heads)
 
 
 def check_widths(case: Case) -> Iterator[Notice]:
@@ -186,8 +173,7 @@ def check_widths(case: Case) -> Iterator[Notice]:
     if model.moe and case.strategy.ep == 1:
         widths["moe.ffn_hidden"] = model.moe.ffn_hidden
     for key, width in widths.items():
-        if width % t:
-            yield _build_notice("tp_over_width", "tp", t, key=key, width=width, legal=find_largest_divisor(width, t))
+        yield from _check_divides("tp_over_width", "tp", t, width, key=key, width=width)
 
 
 def check_tensor_groups(case: Case) -> Iterator[Notice]:
@@ -240,14 +226,8 @@ def check_sequence(case: Case) -> Iterator[Notice]:
         yield _build_notice("cp_over_sequence", "cp", s.cp, length=length, parts=halves * s.cp, legal=legal)
     if s.sequence_parallel and s.tp == 1:
         yield _build_notice("sequence_parallel_alone", "sequence_parallel", True, tp=s.tp)
-    elif s.sequence_parallel and (length // max(1, s.cp)) % s.tp:
-        yield _build_notice(
-            "sequence_parallel_length",
-            "tp",
-            s.tp,
-            length=length // s.cp,
-            legal=find_largest_divisor(length // s.cp, s.tp),
-        )
+    elif s.sequence_parallel:
+        yield from _check_divides("sequence_parallel_length", "tp", s.tp, length // s.cp, length=length // s.cp)
 
 
 def check_experts(case: Case) -> Iterator[Notice]:
@@ -258,13 +238,9 @@ def check_experts(case: Case) -> Iterator[Notice]:
     if moe is None:
         yield _build_notice("ep_without_experts", "ep", s.ep, model=case.model.name)
         return
-    if moe.experts % s.ep:
-        yield _build_notice(
-            "ep_over_experts", "ep", s.ep, experts=moe.experts, legal=find_largest_divisor(moe.experts, s.ep)
-        )
+    yield from _check_divides("ep_over_experts", "ep", s.ep, moe.experts, experts=moe.experts)
     holders = s.tp * s.cp * case.dp
-    if holders % s.ep:
-        yield _build_notice("ep_over_ranks", "ep", s.ep, holders=holders, legal=find_largest_divisor(holders, s.ep))
+    yield from _check_divides("ep_over_ranks", "ep", s.ep, holders, holders=holders)
 
 
 def check_expert_slices(case: Case) -> Iterator[Notice]:
@@ -275,9 +251,8 @@ def check_expert_slices(case: Case) -> Iterator[Notice]:
     if moe is None:
         yield _build_notice("expert_tp_without_experts", "expert_tp", s.expert_tp, model=case.model.name)
         return
-    if moe.ffn_hidden % s.expert_tp:
-        legal = find_largest_divisor(moe.ffn_hidden, s.expert_tp)
-        yield _build_notice("expert_tp_over_width", "expert_tp", s.expert_tp, width=moe.ffn_hidden, legal=legal)
+    width = moe.ffn_hidden
+    yield from _check_divides("expert_tp_over_width", "expert_tp", s.expert_tp, width, width=width)
     holders = s.tp * s.cp * case.dp
     if holders % (s.ep * s.expert_tp):
         legal = find_largest_divisor(max(1, holders // s.ep), s.expert_tp)
@@ -289,9 +264,7 @@ def check_shard_ranks(case: Case) -> Iterator[Notice]:
     s = case.strategy
     if s.shard_ranks is None:
         return
-    if case.dp % s.shard_ranks:
-        legal = find_largest_divisor(case.dp, s.shard_ranks)
-        yield _build_notice("shard_ranks_over_dp", "shard_ranks", s.shard_ranks, dp=case.dp, legal=legal)
+    yield from _check_divides("shard_ranks_over_dp", "shard_ranks", s.shard_ranks, case.dp, dp=case.dp)
     if s.shard_within != "all":
         yield _build_notice("shard_ranks_twice", "shard_ranks", s.shard_ranks, within=s.shard_within)
     if s.local_update is not None:
@@ -386,23 +359,23 @@ def check_framework_options(case: Case, framework: Framework) -> Iterator[Notice
         is_default = value is None and key != "zero"  # null, even when written down: as the framework does it
         if not is_default and value not in allowed and (case.is_given(key) or key == "zero"):
             yield _build_refusal(framework, "framework_lacks", key, value, allowed=allowed)
-    for what in ("gradients", "parameters", "tensor"):
-        key = f"overlap_{what}"
-        if key in c.model_fields_set and getattr(c, key) and what not in framework.overlap:
+    for exchange in ("gradients", "parameters", "tensor"):
+        key = f"overlap_{exchange}"
+        if key in c.model_fields_set and getattr(c, key) and exchange not in framework.overlap:
             yield _build_refusal(framework, "framework_lacks_option", f"communication.{key}", True)
-    if c.bucket_mb is not None and not framework.has_buckets:
-        yield _build_refusal(framework, "framework_lacks_option", "communication.bucket_mb", c.bucket_mb)
-    if s.sequence_parallel and not framework.sequence_parallel:
-        yield _build_refusal(framework, "framework_lacks_option", "sequence_parallel", True)
-    if s.expert_tp is not None and "ep" not in framework.axes:
-        yield _build_refusal(framework, "framework_lacks_option", "expert_tp", s.expert_tp)
-    if s.shard_ranks is not None and framework.shard_within == ("all",):
-        yield _build_refusal(framework, "framework_lacks_option", "shard_ranks", s.shard_ranks)
-    if s.local_update and not framework.local_update:
-        yield _build_refusal(framework, "framework_lacks_option", "local_update", s.local_update.steps)
-    if s.uneven and not framework.uneven_micro_batches:
-        counts = list(s.replica_micro_batches or ())
-        yield _build_refusal(framework, "framework_lacks_option", "replica_micro_batches", counts)
+    steps, counts = s.local_update and s.local_update.steps, list(s.replica_micro_batches or ())
+    # option, its value where it is in use (else None or False), whether the framework has it
+    options: tuple[tuple[str, Any, bool], ...] = (
+        ("communication.bucket_mb", c.bucket_mb, framework.has_buckets),
+        ("sequence_parallel", s.sequence_parallel, framework.sequence_parallel),
+        ("expert_tp", s.expert_tp, "ep" in framework.axes),
+        ("shard_ranks", s.shard_ranks, framework.shard_within != ("all",)),
+        ("local_update", steps, framework.local_update),
+        ("replica_micro_batches", s.uneven and counts, framework.uneven_micro_batches),
+    )
+    for key, value, is_able in options:
+        if value and not is_able:
+            yield _build_refusal(framework, "framework_lacks_option", key, value)
 
 
 def check_equal_shards(case: Case, framework: Framework) -> Iterator[Notice]:
@@ -421,22 +394,19 @@ def check_equal_shards(case: Case, framework: Framework) -> Iterator[Notice]:
             return
 
 
-def build_uneven_shards_notice(s: Strategy, together: Iterable[int]) -> Notice:
+def build_uneven_shards_notice(s: Strategy, counts: Collection[int]) -> Notice:
     """That replicas share one set of states, but take these different numbers of micro-batches."""
-    smallest, *_, largest = sorted(together)
-    params = {"zero": s.zero, "within": s.shard_within, "least": smallest, "most": largest}
+    params = {"zero": s.zero, "within": s.shard_within, "least": min(counts), "most": max(counts)}
     return _build_notice("uneven_shards", "replica_micro_batches", list(s.replica_micro_batches or ()), **params)
 
 
 def check_framework_precision(case: Case, framework: Framework) -> Iterator[Notice]:
     """The framework trains in the precision."""
-    if case.job.precision not in framework.precisions:
-        params = {"framework": framework.title, "option": "precision", "allowed": framework.precisions}
-        yield Notice(code="framework_lacks", field="job.precision", value=case.job.precision, params=params)
-    recipe = case.job.fp8_recipe
-    if recipe is not None and recipe not in framework.fp8_recipes:
-        params = {"framework": framework.title, "option": "fp8_recipe", "allowed": framework.fp8_recipes}
-        yield Notice(code="framework_lacks", field="job.fp8_recipe", value=recipe, params=params)
+    for option, allowed in (("precision", framework.precisions), ("fp8_recipe", framework.fp8_recipes)):
+        value = getattr(case.job, option)
+        if value is not None and value not in allowed:
+            params = {"framework": framework.title, "option": option, "allowed": allowed}
+            yield Notice(code="framework_lacks", field=f"job.{option}", value=value, params=params)
 
 
 def check_framework_needs(case: Case, framework: Framework) -> Iterator[Notice]:
