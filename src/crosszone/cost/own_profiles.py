@@ -25,8 +25,8 @@ from crosszone.cost.coefficients import Coefficient, known_fields
 from crosszone.cost.measured_links import MeasuredCollective
 from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError, find_close_names
 from crosszone.inputs.catalogue.entries import find_home
-from crosszone.inputs.catalogue.own import build_unwritable_error, replace_file
-from crosszone.inputs.document import Document, dump_yaml, parse_document, read_document
+from crosszone.inputs.catalogue.own import build_unwritable_error
+from crosszone.inputs.document import Document, dump_yaml, parse_document, read_document, replace_file
 from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Name, Value, parse, refuse
 

@@ -131,9 +131,19 @@ class NodeGroup(Value):
         return float(load_routes()["example_nic_gbps"]) if usual is None else usual.nic_gbps_per_gpu * self.gpus
 
     @property
+    def price_usd_per_gpu_hour(self) -> float | None:
+        """Price of one GPU for an hour, $: as given, else the typical one of its kind; None: not known."""
+        return self.gpu.usd_per_hour if self.usd_per_gpu_hour is None else self.usd_per_gpu_hour
+
+    @property
     def fast_link(self) -> bool:
         """Its GPUs talk over the fast link, not PCIe."""
         return self.gpu.link is not None and self.intra_link != "pcie"
+
+    @property
+    def link_name(self) -> str:
+        """The link between the GPUs of a node, e.g. nvlink3 or pcie4."""
+        return self.gpu.link.kind if self.gpu.link and self.fast_link else f"pcie{self.gpu.pcie.generation}"
 
     @property
     def domain(self) -> int:
@@ -173,6 +183,13 @@ class Zone(Value):
     @field_serializer("region")
     def _write_region(self, region: Region | None) -> Any:
         return None if region is None else get_catalogue(None).format_reference("regions", region)
+
+    @property
+    def grid_carbon_g_per_kwh(self) -> float | None:
+        """Carbon intensity of its electricity: as given, else that of its region; None: not known."""
+        if self.carbon_g_per_kwh is None and self.region is not None:
+            return self.region.carbon_g_per_kwh
+        return self.carbon_g_per_kwh
 
     @property
     def gpus(self) -> int:

@@ -7,16 +7,19 @@ few lines cannot unfold into gigabytes. Tags are refused.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import yaml
 
-from crosszone.errors import FileError, Notice
+from crosszone.errors import FileError, InputError, Notice
 
 # Bounds for files from anyone, as a server gets them; 100 zones with a link for every pair are some 30,000 values.
 MAX_BYTES = 4 * 1024 * 1024
@@ -63,6 +66,14 @@ class Document:
         if notice.file is not None or not self.file:
             return notice
         return notice.with_place(self.file, self.find_line(parse_field_path(notice.field)))
+
+    @contextmanager
+    def place_errors(self) -> Iterator[None]:
+        """Give the notices of errors that are raised inside their line in this file."""
+        try:
+            yield
+        except InputError as error:
+            raise type(error)(*map(self.place_notice, error.notices)) from None
 
 
 def read_document(path: str | Path) -> Document:
@@ -138,6 +149,19 @@ def dump_yaml(value: Any) -> str:
 def dump_json(value: Any) -> str:
     """Indented JSON text of plain values."""
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file so that programs that read it meanwhile see the old or the new text, never half."""
+    # in the same folder: `os.replace` is atomic only within a file system
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        os.replace(temporary, path)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise
 
 
 def _join_surrogates(text: str) -> str:

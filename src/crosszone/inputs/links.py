@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from crosszone.errors import InvalidError, Notice
-from crosszone.inputs.catalogue import Catalogue, get_catalogue
+from crosszone.inputs.catalogue import Catalogue, catalogue
 from crosszone.inputs.cluster import Cluster, Link, LinkFigures, Zone
 from crosszone.inputs.region import (
     Band,
@@ -52,9 +52,9 @@ class ZoneLink:
     """Source ids of a published measurement, if one was used."""
 
 
-def build_zone_links(cluster: Cluster, catalogue: Catalogue | None = None) -> dict[tuple[int, int], ZoneLink]:
+def build_zone_links(cluster: Cluster) -> dict[tuple[int, int], ZoneLink]:
     """The path of every pair of zones (by position, first < second)."""
-    return dict(_build_zone_links(cluster, catalogue or get_catalogue(None)))
+    return dict(_build_zone_links(cluster, catalogue()))
 
 
 @lru_cache(maxsize=16)

@@ -138,7 +138,7 @@ class Model(Value):
 
     @model_validator(mode="before")
     @classmethod
-    def _head_width(cls, data: Any) -> Any:
+    def _check_head_width(cls, data: Any) -> Any:
         # before the default of head_dim rounds hidden / heads down without a word
         if isinstance(data, dict) and "head_dim" not in data and "mla" not in data:
             hidden, heads = data.get("hidden"), data.get("heads")

@@ -216,7 +216,7 @@ def load_scenario(source: Source) -> Scenario:
     return read_scenario(source).scenario
 
 
-def read_scenario(source: Source, entries: Catalogue | None = None) -> Loaded:
+def read_scenario(source: Source) -> Loaded:
     """Read a scenario, with notices of what was assumed on the way."""
     document = _read_document(source)
     if not isinstance(document.value, Mapping):
@@ -227,12 +227,10 @@ def read_scenario(source: Source, entries: Catalogue | None = None) -> Loaded:
     # a text or standard input (`<text>`, `<stdin>`) is in no folder: its relative paths begin where the program runs
     folder = Path(document.file).parent if document.file and not document.file.startswith("<") else Path()
     value = _load_cluster_file(value, folder, document)
-    scenario = parse(Scenario, value, document, catalogue=entries or catalogue(), folder=folder, notices=notices)
-    try:
-        # worked out at once: a pair without any RTT is refused with its line, not in the middle of a prediction
+    scenario = parse(Scenario, value, document, catalogue=catalogue(), folder=folder, notices=notices)
+    with document.place_errors():
+        # computed at once: a pair without any RTT is refused with its line, not in the middle of a prediction
         _ = scenario.links
-    except InputError as error:
-        raise type(error)(*map(document.place_notice, error.notices)) from None
     return Loaded(scenario, [document.place_notice(notice) for notice in notices], document)
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from hashlib import blake2b
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from crosszone.inputs.document import Document, parse_document
+from crosszone.inputs.document import Document, parse_document, replace_file
 
 # Raise it when `parse_document` reads the same text differently: what older programs kept is then parsed anew.
 _FORMAT = 1
@@ -48,15 +47,8 @@ def _find_cache_file(name: str) -> Path | None:
 
 
 def _write_cache(file: Path, entry: dict[str, Any]) -> None:
-    """Write beside, then rename: programs that start at the same time never read half a file."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=file.name)
-    except OSError:
-        return
-    try:
-        with open(descriptor, "w", encoding="utf-8") as stream:
-            json.dump(entry, stream, ensure_ascii=False, separators=(",", ":"))
-        os.replace(name, file)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
+        replace_file(file, json.dumps(entry, ensure_ascii=False, separators=(",", ":")))
+    except OSError:  # the next program parses the YAML again
+        pass

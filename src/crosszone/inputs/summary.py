@@ -8,7 +8,6 @@ from typing import Any
 
 from crosszone.errors import Notice
 from crosszone.inputs.catalogue import catalogue
-from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.flops import TRAINING_PASSES, forward_flops_per_token
 from crosszone.inputs.job import Job, state_bytes
 from crosszone.inputs.model import Model
@@ -35,7 +34,7 @@ def describe(loaded: Loaded, language: str = DEFAULT_LANGUAGE) -> dict[str, Any]
         "scenario": scenario.to_fields(),
         "model": describe_model(scenario.model, scenario.job.seq_len),
         "job": _describe_job(scenario.job, strategy["frameworks"][0] if strategy and strategy["frameworks"] else None),
-        "cluster": _describe_cluster(scenario, scenario.cluster),
+        "cluster": _describe_cluster(scenario),
         "strategy": strategy,
         "legal": not broken,
         "notices": [notice.as_dict(language) for notice in notices],
@@ -92,7 +91,8 @@ def _describe_job(job: Job, framework: str | None) -> dict[str, Any]:
     }
 
 
-def _describe_cluster(scenario: Scenario, cluster: Cluster) -> dict[str, Any]:
+def _describe_cluster(scenario: Scenario) -> dict[str, Any]:
+    cluster = scenario.cluster
     zones = [
         {
             "name": zone.name,
@@ -106,16 +106,16 @@ def _describe_cluster(scenario: Scenario, cluster: Cluster) -> dict[str, Any]:
             "gpu_kinds": sorted({group.gpu.name for group in zone.nodes}),
             "memory_gib": sum(group.total_gpus * group.gpu.memory_gib for group in zone.nodes),
             "uplink_gbps": zone.uplink_gbps,
-            "carbon_g_per_kwh": _find_carbon(zone.carbon_g_per_kwh, zone.region),
+            "carbon_g_per_kwh": zone.grid_carbon_g_per_kwh,
             "groups": [
                 {
                     "count": group.count,
                     "gpus": group.gpus,
                     "gpu": group.gpu.name,
                     "domain": group.domain,
-                    "link": _format_link_name(group),
+                    "link": group.link_name,
                     "nic_gbps_node": group.nic_gbps_node,
-                    "usd_per_gpu_hour": _find_price(group.usd_per_gpu_hour, group.gpu.usd_per_hour),
+                    "usd_per_gpu_hour": group.price_usd_per_gpu_hour,
                     "failures_per_1000_gpu_days": catalogue().find_failure_rate(group.gpu).failures_per_1000_gpu_days,
                 }
                 for group in zone.nodes
@@ -173,15 +173,3 @@ def list_dp_notices(scenario: Scenario, settled: Strategy) -> Iterator[Notice]:
     near = max(1, batch // (per_replica * room)) * per_replica * room
     params = {"dp": settled.dp, "room": room, "batch": batch, "micro_batch": per_replica, "near": near}
     yield Notice(code="dp_chosen", field="job.global_batch", value=settled.dp, level="warning", params=params)
-
-
-def _find_carbon(typed: float | None, region: Any) -> float | None:
-    return typed if typed is not None else (region.carbon_g_per_kwh if region else None)
-
-
-def _find_price(typed: float | None, usual: float | None) -> float | None:
-    return usual if typed is None else typed
-
-
-def _format_link_name(group: Any) -> str:
-    return group.gpu.link.kind if group.fast_link else f"pcie{group.gpu.pcie.generation}"

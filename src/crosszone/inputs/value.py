@@ -296,19 +296,12 @@ _WANTED = {
 
 def _list_keys_at(cls: type[BaseModel], loc: Sequence[str | int]) -> list[str]:
     """The keys a mapping at `loc` may have."""
-    node: Any = cls
+    model: type[BaseModel] | None = cls
     for step in loc:
-        node = _list_arguments(node, step)
-    model = _find_first_model(node)
+        if model is not None and isinstance(step, str):  # a number is an entry of a list: of the same type
+            field = model.model_fields.get(step)
+            model = _find_first_model(field.annotation) if field else None
     return list(model.model_fields) if model else []
-
-
-def _list_arguments(annotation: Any, step: str | int) -> Any:
-    model = _find_first_model(annotation)
-    if model and isinstance(step, str):
-        field = model.model_fields.get(step)
-        return field.annotation if field else None
-    return annotation
 
 
 def _find_first_model(annotation: Any) -> type[BaseModel] | None:

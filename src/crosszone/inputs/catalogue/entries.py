@@ -92,10 +92,8 @@ def read_entries(kind: Kind, document: Document, apply_like: ApplyLike) -> list[
     for name, fields in document.value.items():
         if not isinstance(fields, dict):
             raise InvalidError(document.place_notice(Notice(code="catalogue_not_mapping", field=name, value=fields)))
-        try:
+        with document.place_errors():
             entries.append(_parse_entry(kind, name, fields, document, apply_like))
-        except InputError as error:
-            raise type(error)(*map(document.place_notice, error.notices)) from None
     return entries
 
 

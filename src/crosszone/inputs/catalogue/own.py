@@ -5,9 +5,7 @@ The fields of an own entry as a form asks for them: path, kind, limits and choic
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -25,7 +23,7 @@ from crosszone.inputs.catalogue.entries import (
     normalize_name,
     read_entries,
 )
-from crosszone.inputs.document import Document, dump_yaml, read_document
+from crosszone.inputs.document import Document, dump_yaml, read_document, replace_file
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.model import Model
 from crosszone.inputs.region import Region
@@ -133,19 +131,6 @@ def _write_entry(kind: Kind, entry: Entry, current: Catalogue) -> Entry:
         raise build_unwritable_error(folder, error) from None
     _rewrite_file(path, {**beside, entry.name: build_entry_fields(entry)})
     return entry
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old or the new one, never half."""
-    # in the same folder: `os.replace` is atomic only within a file system
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        os.replace(temporary, path)
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def build_unwritable_error(path: Path, error: OSError) -> InputError:
