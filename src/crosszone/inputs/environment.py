@@ -118,7 +118,7 @@ def choose_master(chosen: Iterable[str], requested: str | None) -> str | None:
 
 
 class MeasuredLink(Value):
-    """The path from one environment to another and back."""
+    """The way from one environment to another and back."""
 
     first: Name
     """Environment that sent."""

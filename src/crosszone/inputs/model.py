@@ -51,7 +51,7 @@ class Moe(Value):
     """Width of one routed expert."""
     shared_experts: Extra = 0
     """Experts every token visits."""
-    shared_ffn_hidden: Width = Field(default_factory=lambda done: done.get("ffn_hidden", 1))
+    shared_ffn_hidden: Width = Field(default_factory=lambda checked: checked.get("ffn_hidden", 1))
     """Width of one shared expert; default: as a routed one."""
     shared_gate: Flag = False
     """The shared experts' output is scaled by a learned gate."""
@@ -84,12 +84,12 @@ class Model(Value):
     """Width of the residual stream."""
     heads: Annotated[int, Strict(), Field(ge=1, le=10_000)]
     """Query heads of a layer."""
-    # Defaults are made of what is checked so far; a wrong field is reported as itself, so any legal number will do.
+    # Defaults follow from the fields checked so far; a wrong one is reported by itself, so any legal number will do.
     kv_heads: Annotated[int, Strict(), Field(ge=1, le=10_000)] = Field(
-        default_factory=lambda done: done.get("heads", 1)
+        default_factory=lambda checked: checked.get("heads", 1)
     )
     """Key/value heads; default: as many as heads (MHA). Fewer: GQA; 1: MQA."""
-    head_dim: Width = Field(default_factory=lambda done: max(1, done.get("hidden", 1) // done.get("heads", 1)))
+    head_dim: Width = Field(default_factory=lambda checked: max(1, checked.get("hidden", 1) // checked.get("heads", 1)))
     """Width of a head; default: hidden / heads."""
     ffn_hidden: Width
     """Width of the dense MLP (for a model of MoE layers only: of one expert)."""
@@ -117,7 +117,7 @@ class Model(Value):
     """Linear layers that have a bias."""
     tied_embeddings: Flag = False
     """The output head is the embedding table."""
-    embedding_width: Width = Field(default_factory=lambda done: done.get("hidden", 1))
+    embedding_width: Width = Field(default_factory=lambda checked: checked.get("hidden", 1))
     """Width of the embedding; other than hidden, it is projected in and out (OPT-350M)."""
     mla: Mla | None = None
     """Latent attention in place of plain key/value heads."""
@@ -139,7 +139,7 @@ class Model(Value):
     @model_validator(mode="before")
     @classmethod
     def _check_head_width(cls, data: Any) -> Any:
-        # before the default of head_dim rounds hidden / heads down without a word
+        # before the default of head_dim rounds hidden / heads down without notice
         if isinstance(data, dict) and "head_dim" not in data and "mla" not in data:
             hidden, heads = data.get("hidden"), data.get("heads")
             if isinstance(hidden, int) and isinstance(heads, int) and heads > 0 and hidden % heads:

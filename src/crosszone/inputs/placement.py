@@ -138,12 +138,12 @@ class Placement(Value):
                 unused = group.total_gpus - used[zone.name, number]
                 if unused:
                     params = {"zone": zone.name, "group": number, "count": unused}
-                    why = Notice(code="idle_not_placed", field="placement.blocks", level="note", params=params)
-                    idle.append(Idle(zone=zone.name, group=number, count=unused, reason=why))
+                    reason = Notice(code="idle_not_placed", field="placement.blocks", level="note", params=params)
+                    idle.append(Idle(zone=zone.name, group=number, count=unused, reason=reason))
         return idle
 
     def list_remarks(self, cluster: Cluster, strategy: Strategy) -> list[Notice]:
-        """What is allowed but costs: tensor-parallel groups spread over more nodes than they need."""
+        """Warnings of what is legal but slow: tensor-parallel groups spread over more nodes than they need."""
         import numpy as np
 
         located, ranks_GT = self.locate_ranks(cluster), self._list_tp_groups(strategy)
@@ -219,11 +219,11 @@ def pack_ranks(cluster: Cluster, strategy: Strategy) -> tuple[Placement, list[Id
         needed -= take
         takes.append((len(takes), take))
         name = cluster.zones[zone].name
-        about = {"zone": name, "gpus": group.gpus, "tp": strategy.tp, "ranks": strategy.ranks}
+        params = {"zone": name, "gpus": group.gpus, "tp": strategy.tp, "ranks": strategy.ranks}
         for code, count in (("idle_tp", group.total_gpus - fits), ("idle_spare", fits - take)):
             if count:
-                why = Notice(code=code, field="strategy", level="note", params=about | {"count": count})
-                idle.append(Idle(zone=name, group=number, count=count, reason=why))
+                reason = Notice(code=code, field="strategy", level="note", params=params | {"count": count})
+                idle.append(Idle(zone=name, group=number, count=count, reason=reason))
     return Placement(blocks=build_blocks(cluster, strategy.tp, takes)), idle
 
 

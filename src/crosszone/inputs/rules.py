@@ -1,4 +1,4 @@
-"""The hard rules of legality: what cannot be, whatever the planner would like.
+"""The hard rules: which strategies cannot run at all, whatever the planner prefers.
 
 Each rule is a function that yields a notice with the two numbers that clash and the nearest legal value.
 `RULES` hold for every framework, `FRAMEWORK_RULES` compare with what one framework can do. Preferences
@@ -78,7 +78,7 @@ def list_broken_rules(case: Case) -> list[Notice]:
 
 
 def list_refusals(case: Case, framework: Framework) -> list[Notice]:
-    """What one framework cannot do of the strategy."""
+    """Which parts of the strategy one framework cannot do."""
     chosen = case.with_framework(framework)
     return [notice for rule in FRAMEWORK_RULES for notice in rule(chosen, framework)]
 
@@ -179,7 +179,7 @@ def check_widths(case: Case) -> Iterator[Notice]:
 def check_tensor_groups(case: Case) -> Iterator[Notice]:
     """Every tensor-parallel group sits in one zone, on one GPU kind, in whole nodes or inside one."""
     if case.strategy.ranks > case.cluster.gpus or case.placement is not None:
-        return  # already said, or the placement is checked itself
+        return  # reported by `check_ranks`, or the placement itself is checked
     refused = check_tp_room(case.cluster, case.strategy)
     if refused is not None:
         yield refused
@@ -260,7 +260,7 @@ def check_expert_slices(case: Case) -> Iterator[Notice]:
 
 
 def check_shard_ranks(case: Case) -> Iterator[Notice]:
-    """A number of replicas that share states divides all of them, and is said in one way."""
+    """A number of replicas that share states divides all of them, and is not given with `shard_within` too."""
     s = case.strategy
     if s.shard_ranks is None:
         return
@@ -381,7 +381,7 @@ def check_framework_options(case: Case, framework: Framework) -> Iterator[Notice
 def check_equal_shards(case: Case, framework: Framework) -> Iterator[Notice]:
     """Replicas that share gradients or weights meet in every micro-batch, so each of them has equally many.
 
-    Here where all replicas share them; which ones lie in one zone or node is known once they are placed.
+    Checked here where all replicas share them; which of them lie in one zone or node is known once they are placed.
     """
     s = case.strategy
     if not (s.uneven and framework.uneven_micro_batches and (s.zero or 0) >= 2 and s.shard_within == "all"):

@@ -140,7 +140,7 @@ _BY_FILE = _build_single_key_schema(
 
 
 def _resolve_model(value: Any, info: ValidationInfo) -> Any:
-    """A model as a scenario may say it: a name, {size_b}, {hf_config}, {like, ...} or its fields."""
+    """A model from any form that a scenario may have: a name, {size_b}, {hf_config}, {like, ...} or fields."""
     entries = get_catalogue(info)
     if isinstance(value, Mapping) and "size_b" in value:
         return _resolve_size(value, info, entries)

@@ -121,7 +121,7 @@ def format_tables(schema: dict[str, Any], root: str) -> list[str]:
 
 
 def _sort_definitions(definitions: dict[str, Any]) -> list[str]:
-    """The definitions in the order a reader meets them, from the first one on."""
+    """The definitions in the order in which their first references stand."""
     order: list[str] = []
 
     def visit(title: str) -> None:
@@ -162,8 +162,8 @@ def _format_type(field: dict[str, Any]) -> str:
 
 
 def _format_bounds(field: dict[str, Any]) -> str:
-    words = {"integer": "whole", "number": "number", "boolean": "true/false", "string": "text", "null": "null"}
-    text = words.get(str(field.get("type")), "mapping")
+    type_names = {"integer": "whole", "number": "number", "boolean": "true/false", "string": "text", "null": "null"}
+    text = type_names.get(str(field.get("type")), "mapping")
     limits = []
     for key, sign in (("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<="), ("exclusiveMaximum", "<")):
         # larger limits only keep numbers finite (value.py): nobody needs to read them

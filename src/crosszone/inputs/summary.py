@@ -170,6 +170,6 @@ def list_dp_notices(scenario: Scenario, settled: Strategy) -> Iterator[Notice]:
     batch, per_replica = scenario.job.global_batch, settled.micro_batch
     if scenario.strategy.dp is not None or scenario.placement is not None or settled.dp == room:
         return
-    near = max(1, batch // (per_replica * room)) * per_replica * room
-    params = {"dp": settled.dp, "room": room, "batch": batch, "micro_batch": per_replica, "near": near}
+    nearest_batch = max(1, batch // (per_replica * room)) * per_replica * room
+    params = {"dp": settled.dp, "room": room, "batch": batch, "micro_batch": per_replica, "near": nearest_batch}
     yield Notice(code="dp_chosen", field="job.global_batch", value=settled.dp, level="warning", params=params)

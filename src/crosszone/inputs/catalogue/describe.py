@@ -51,7 +51,7 @@ def list_figures(kind: Kind, entry: Entry) -> list[dict[str, Any]]:
 
 
 def _is_empty(value: Any) -> bool:
-    """Not given, or a part that is not there; a price or a degree of 0 is a figure."""
+    """Whether a value is no figure: not given, or 0 for a part that does not exist; a price or degree of 0 is one."""
     # fields that count or switch are int or bool and say with 0 that a part is not there; prices and degrees are float
     return value in (None, "", []) or (value == 0 and not isinstance(value, float))
 

@@ -108,15 +108,18 @@ def _parse_entry(kind: Kind, name: str, fields: dict[str, Any], document: Docume
         return parse(Gpu, complete(fields, name), document, at=(name,))
     if kind == "regions":
         return parse(Region, complete(fields, name), document, at=(name,))
-    nested = "architecture" in fields
-    # without a nested `architecture` the two kinds of fields stand side by side, told apart by whose they are
-    about = {key: value for key, value in fields.items() if key in ModelEntry.model_fields or nested}
-    architecture = about.pop("architecture", None) if nested else {k: v for k, v in fields.items() if k not in about}
-    at = (name, "architecture") if nested else (name,)
+    if "architecture" in fields:
+        at: tuple[str, ...] = (name, "architecture")
+        entry_fields = {key: value for key, value in fields.items() if key != "architecture"}
+        architecture = fields["architecture"]
+    else:  # both kinds of fields stand side by side; those that `ModelEntry` does not have are the architecture's
+        at = (name,)
+        entry_fields = {key: value for key, value in fields.items() if key in ModelEntry.model_fields}
+        architecture = {key: value for key, value in fields.items() if key not in entry_fields}
     if not isinstance(architecture, dict):
         raise InvalidError(Notice(code="must_be_mapping", field=".".join(at), value=architecture))
     model = parse(Model, complete(architecture, ".".join(at)), document, at=at)
-    return parse(ModelEntry, {**about, "name": name, "model": model}, document, at=(name,))
+    return parse(ModelEntry, {**entry_fields, "name": name, "model": model}, document, at=(name,))
 
 
 _DATA = files("crosszone.inputs.catalogue")
@@ -124,7 +127,7 @@ _FEWER_LAYERS = re.compile(r"(?P<base>.+?)(-(?P<short>\d+)l|-?\[(?P<long>\d+)-la
 
 
 OWN_SOURCE = "own"  # Source id of a figure that the user gave
-_NOT_FIGURES = ("name", "aliases", "notes", "sources")
+_FIELDS_WITHOUT_SOURCE = ("name", "aliases", "notes", "sources")
 
 
 def find_home() -> Path:
@@ -139,7 +142,7 @@ def find_home() -> Path:
 
 
 class Catalogue:
-    """Entries by kind and name; each kind is read when it is first asked for."""
+    """Entries by kind and name; each kind is read when it is first needed."""
 
     def __init__(self, user_folder: Path | None) -> None:
         self.own = user_folder
@@ -170,7 +173,7 @@ class Catalogue:
         return match
 
     def find_name(self, kind: Kind, name: str) -> str | None:
-        """The name of the entry that goes by this spelling, if one does."""
+        """The name of the entry that has this name or alias, or None."""
         return self._get_table(kind).spellings.get(normalize_name(name))
 
     def list_skipped(self) -> list[Notice]:
@@ -217,7 +220,7 @@ class Catalogue:
         return region
 
     def resolve(self, kind: Kind, value: Any) -> Any:
-        """What a scenario may say in place of an entry: its name, or fields (with `like`: on top of an entry)."""
+        """An entry as a scenario may give it: by name, or by fields (with `like`: merged into those of that entry)."""
         if isinstance(value, str):
             entry = self.find(kind, value)
             if entry is None:
@@ -238,7 +241,9 @@ class Catalogue:
             nested = isinstance(inner, Mapping) and isinstance(fields.get(key), Mapping)
             fields[key] = {**fields[key], **inner} if nested else inner
         if kind == "gpus":
-            sources = {key: OWN_SOURCE for key in overrides if key in Gpu.model_fields and key not in _NOT_FIGURES}
+            sources = {
+                key: OWN_SOURCE for key in overrides if key in Gpu.model_fields and key not in _FIELDS_WITHOUT_SOURCE
+            }
             fields["sources"] = {**base.sources, **sources, **(overrides.get("sources") or {})}
         if kind == "regions":
             changed = {"carbon_g_per_kwh": "carbon_source", "egress_usd_per_gb": "egress_source", "lat": "source"}
@@ -250,7 +255,7 @@ class Catalogue:
         return {"name": f"{base.name} with {changes}"[:100].strip() if changes else base.name} | fields
 
     def _build_not_found_error(self, kind: Kind, name: str) -> Exception:
-        """Why a name cannot be resolved: its file is wrong and was left out, a known limit, or no such name."""
+        """The reason why a name cannot be resolved: its file is wrong, the model is not supported, or it is unknown."""
         skipped = self._get_table(kind).skipped.get(normalize_name(name))
         if skipped:
             return refuse_as(skipped[0])
@@ -428,7 +433,7 @@ def _read_built_in_file(path: str) -> Document:
 
 @cache
 def _load_built_in_catalogue() -> Catalogue:
-    """Validated once: catalogues differ in the user's entries only, and these change while a server runs."""
+    """Validated once for all catalogues: these differ in the user's entries only, which change while a server runs."""
     return Catalogue(user_folder=None)
 
 

@@ -33,7 +33,7 @@ _FILE_NAME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,99}")
 
 
 def add_entries(kind: Kind, source: str | Path | Document, *, replace: bool = False) -> list[Entry]:
-    """Check the entries of a file and keep them; nothing is written unless all of them are good."""
+    """Check the entries of a file and save them; nothing is written unless all of them are valid."""
     document = source if isinstance(source, Document) else read_document(source)
     current = catalogue()
     entries = [_set_own_source(entry) for entry in read_entries(kind, document, current.apply_like)]
@@ -55,7 +55,7 @@ def _set_own_source(entry: Entry) -> Entry:
 
 
 def remove_entry(kind: Kind, name: str) -> str:
-    """Forget one of the user's entries (or a file of that name that cannot be read); returns its name."""
+    """Remove one of the user's entries (or a file of that name that cannot be read); returns its name."""
     current = catalogue()
     broken = find_home() / "catalogue" / kind / f"{normalize_name(name)}.yaml"
     if current.find_name(kind, name) is None and _FILE_NAME.fullmatch(normalize_name(name)) and broken.is_file():
@@ -70,7 +70,7 @@ def remove_entry(kind: Kind, name: str) -> str:
 
 
 def _rewrite_file(path: Path, entries: dict[str, Any]) -> None:
-    """Write a file of entries; without any, the file goes."""
+    """Write a file of entries; without any, remove it."""
     try:
         if entries:
             replace_file(path, dump_yaml(entries))
@@ -81,7 +81,7 @@ def _rewrite_file(path: Path, entries: dict[str, Any]) -> None:
 
 
 def build_start_fields(entry: Entry) -> dict[str, Any]:
-    """The fields of an entry as a start for the user's own: without its other names, notes and sources."""
+    """The fields of an entry to begin an own one with: without its aliases, notes and sources."""
     left_out = {"aliases", "notes", "published", "publisher", "stands_for_size"}
     return {
         k: v
@@ -102,7 +102,7 @@ def build_entry_fields(entry: Entry) -> dict[str, Any]:
 def find_name_conflict(
     kind: Kind, entry: Entry, current: Catalogue, spelled: dict[str, str], *, replace: bool
 ) -> Notice | None:
-    """Why the entry's names cannot be used, if so; those of this file so far are noted in `spelled`."""
+    """The reason why the entry's names cannot be used, or None; adds the names to those of its file, `spelled`."""
     if not _FILE_NAME.fullmatch(entry.name):
         legal = re.sub(r"[^a-z0-9.+-]+", "-", normalize_name(entry.name)).strip("-.+") or "my-entry"
         return Notice(code="own_name", field=entry.name, value=entry.name, params={"legal": legal})
@@ -119,28 +119,28 @@ def find_name_conflict(
 
 
 def _write_entry(kind: Kind, entry: Entry, current: Catalogue) -> Entry:
-    """Keep an entry in a file of its own; one that is there already stays in its file, with the others of it."""
-    folder, beside = find_home() / "catalogue" / kind, {}
+    """Save an entry in a file of its own, or in the file that already holds it, beside the other entries there."""
+    folder, others = find_home() / "catalogue" / kind, {}
     path = folder / f"{entry.name}.yaml"
     if current.is_own(kind, entry.name):
         path = current.find_own_file(kind, entry.name)
-        beside = read_document(path).value
+        others = read_document(path).value
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise build_unwritable_error(folder, error) from None
-    _rewrite_file(path, {**beside, entry.name: build_entry_fields(entry)})
+    _rewrite_file(path, {**others, entry.name: build_entry_fields(entry)})
     return entry
 
 
 def build_unwritable_error(path: Path, error: OSError) -> InputError:
-    """What is said where the user's folder cannot be written."""
+    """The error for a folder of the user's that cannot be written."""
     return InputError(Notice(code="home_unwritable", value=str(path), params={"reason": error.strerror or str(error)}))
 
 
 FieldKind = Literal["number", "count", "text", "names", "flag", "choice", "choices"]
 _VALUES: dict[Kind, type[Value]] = {"gpus": Gpu, "models": ModelEntry, "regions": Region}
-# Given apart, or not the user's to say: an own entry's source is its owner.
+# Not asked for in the form: entered elsewhere, or set by the program (the source of an own entry is its user).
 _LEFT_OUT = ("name", "model", "sources", "source", "carbon_source", "egress_source", "stands_for_size")
 
 
