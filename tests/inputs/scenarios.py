@@ -95,7 +95,7 @@ figures = {
 
 @st.composite
 def clusters(draw):
-    wanted = draw(st.lists(names.map(str.strip), min_size=1, max_size=4, unique=True))
+    names_drawn = draw(st.lists(names.map(str.strip), min_size=1, max_size=4, unique=True))
     zones = [
         draw(
             sparse(
@@ -103,11 +103,11 @@ def clusters(draw):
                 {"uplink_gbps": positive, "pue": st.floats(1, 2)},
             )
         )
-        for name in wanted
+        for name in names_drawn
     ]
     cluster = {"zones": zones}
-    if len(wanted) > 1 and draw(st.booleans()):
-        ends = draw(st.permutations(wanted))[:2]
+    if len(names_drawn) > 1 and draw(st.booleans()):
+        ends = draw(st.permutations(names_drawn))[:2]
         cluster["links"] = [
             {"between": ends}
             | draw(sparse({}, figures | {"km": st.floats(0, 20000), "gbps_back": positive, "measured": st.booleans()}))

@@ -85,19 +85,19 @@ def test_the_named_families_are_there():
 
 
 def test_every_model_and_region_has_a_source():
-    known = catalogue().sources
+    citations = catalogue().sources
     for entry in catalogue().entries("models"):
         assert isinstance(entry, ModelEntry)
-        assert entry.source in known, entry.name
+        assert entry.source in citations, entry.name
     for region in catalogue().entries("regions"):
         assert isinstance(region, Region)
-        assert region.source in known, region.name
-        assert (region.carbon_g_per_kwh is None) or region.carbon_source in known, region.name
-        assert (region.egress_usd_per_gb is None) or region.egress_source in known, region.name
+        assert region.source in citations, region.name
+        assert (region.carbon_g_per_kwh is None) or region.carbon_source in citations, region.name
+        assert (region.egress_usd_per_gb is None) or region.egress_source in citations, region.name
         assert region.place, region.name
         assert region.place_zh, region.name
     for pair in catalogue().list_measured_pairs():
-        assert set(pair.source) <= set(known), pair
+        assert set(pair.source) <= set(citations), pair
 
 
 def test_every_source_says_what_it_is():
@@ -129,13 +129,13 @@ def test_more_layers_than_the_model_has_is_not_the_model():
 def test_names_of_measured_runs_resolve_or_say_why_not(data, file):
     with (data / file).open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
-    known = catalogue()
-    lost = {row["model"] for row in rows if known.find("models", row["model"]) is None}
-    assert {name for name in lost if normalize_name(name) not in known.unsupported} == set()
+    citations = catalogue()
+    lost = {row["model"] for row in rows if citations.find("models", row["model"]) is None}
+    assert {name for name in lost if normalize_name(name) not in citations.unsupported} == set()
     mixed = re.compile(r"\d+x")
     kinds = {row["gpu"] for row in rows if not mixed.match(row["gpu"])}
     parts = {mixed.sub("", part) for row in rows if mixed.match(row["gpu"]) for part in row["gpu"].split("+")}
-    assert {name for name in kinds | parts if known.find("gpus", name) is None} == set()
+    assert {name for name in kinds | parts if citations.find("gpus", name) is None} == set()
 
 
 def test_architectures_of_measured_runs_agree_where_the_rows_state_them(data):

@@ -19,16 +19,16 @@ def cluster(*zones, **more) -> Cluster:
 
 
 def test_zones_may_be_unequal():
-    made = cluster(zone("a", 4), zone("b", 8), zone("c", 2), default_link={"gbps": 1, "rtt_ms": 10})
-    assert [z.gpus for z in made.zones] == [4, 8, 2]
-    assert made.gpus == 14
+    built = cluster(zone("a", 4), zone("b", 8), zone("c", 2), default_link={"gbps": 1, "rtt_ms": 10})
+    assert [z.gpus for z in built.zones] == [4, 8, 2]
+    assert built.gpus == 14
 
 
 def test_a_zone_may_hold_several_node_groups_and_gpu_kinds():
     mixed = {"name": "a", "nodes": [{"count": 2, "gpus": 8, "gpu": A100}, {"count": 3, "gpus": 4, "gpu": "v100"}]}
-    made = cluster(mixed)
-    assert (made.gpus, made.node_count) == (28, 5)
-    assert [gpu.name for gpu in made.gpu_kinds] == [A100, "v100-32gb-sxm"]
+    built = cluster(mixed)
+    assert (built.gpus, built.node_count) == (28, 5)
+    assert [gpu.name for gpu in built.gpu_kinds] == [A100, "v100-32gb-sxm"]
 
 
 def test_a_nic_per_gpu_adds_up_and_a_shared_one_does_not():

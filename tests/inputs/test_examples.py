@@ -20,7 +20,7 @@ def example(name: str) -> Scenario:
 
 
 def test_the_named_examples_are_there():
-    wanted = {
+    expected = {
         "single-node",
         "two-zones-7b",
         "three-cities",
@@ -30,7 +30,7 @@ def test_the_named_examples_are_there():
         "four-zones-405b",
         "mixtral",
     }
-    assert wanted <= set(EXAMPLES)
+    assert expected <= set(EXAMPLES)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

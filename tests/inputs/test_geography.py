@@ -38,9 +38,9 @@ def test_the_chinese_cities_are_as_far_apart_as_known(first, second, expected):
 
 @given(latitude, longitude, latitude, longitude)
 def test_distance_is_symmetric_and_at_most_half_the_globe(lat_a, lon_a, lat_b, lon_b):
-    there, back = great_circle_km(lat_a, lon_a, lat_b, lon_b), great_circle_km(lat_b, lon_b, lat_a, lon_a)
-    assert there == pytest.approx(back, abs=1e-6)
-    assert 0 <= there <= math.pi * 6371.0088 + 1e-6
+    forth, back = great_circle_km(lat_a, lon_a, lat_b, lon_b), great_circle_km(lat_b, lon_b, lat_a, lon_a)
+    assert forth == pytest.approx(back, abs=1e-6)
+    assert 0 <= forth <= math.pi * 6371.0088 + 1e-6
 
 
 def test_a_thousand_kilometres_cost_five_milliseconds_one_way():
@@ -71,9 +71,9 @@ def test_an_rtt_from_distance_is_a_band_above_the_floor(distance):
 
 @given(st.floats(0, 20037), st.floats(0, 20037))
 def test_farther_is_never_quicker(one, other):
-    near, far = estimate_rtt_ms(min(one, other)), estimate_rtt_ms(max(one, other))
-    assert (near.low, near.expected, near.high) <= (far.low, far.expected, far.high)
-    assert near.low <= far.low and near.expected <= far.expected and near.high <= far.high
+    shorter, longer = estimate_rtt_ms(min(one, other)), estimate_rtt_ms(max(one, other))
+    assert (shorter.low, shorter.expected, shorter.high) <= (longer.low, longer.expected, longer.high)
+    assert shorter.low <= longer.low and shorter.expected <= longer.expected and shorter.high <= longer.high
 
 
 def test_the_band_of_long_routes_is_the_measured_p10_to_p90():

@@ -47,8 +47,8 @@ def test_the_table_agrees_with_the_datasheets(
     name, bf16, fp16, fp8, memory_gib, memory_gb_per_s, link_both_ways, tdp_w
 ):
     gpu = catalogue().gpu(name)
-    given = {"bf16": bf16, "fp16": fp16, "fp8": fp8}
-    for precision, peak in given.items():
+    peaks = {"bf16": bf16, "fp16": fp16, "fp8": fp8}
+    for precision, peak in peaks.items():
         if peak is not None:
             assert gpu.peak(precision) == pytest.approx(peak, rel=0.005), precision
     assert gpu.memory_gb_per_s == pytest.approx(memory_gb_per_s, rel=0.01)
@@ -69,12 +69,12 @@ def test_v100_has_neither_bf16_nor_fp8():
 
 def test_there_are_more_than_thirty_and_all_figures_have_a_source():
     assert len(gpus()) >= 30
-    known = catalogue().sources
+    citations = catalogue().sources
     for gpu in gpus():
         figures = ["dense_tflops", "memory_gib", "memory_gb_per_s", "link", "pcie", "tdp_w", "usd_per_hour"]
         for figure in figures:
             if figure in gpu.model_fields_set:
-                assert gpu.find_source(figure) in known, (gpu.name, figure)
+                assert gpu.find_source(figure) in citations, (gpu.name, figure)
 
 
 def test_the_named_families_are_there():
@@ -194,8 +194,8 @@ my-gpu:
 def test_a_gpu_of_ones_own_survives_and_may_be_free(home):
     add_entries("gpus", parse_document(MY_GPU))
     assert (home / "catalogue" / "gpus" / "my-gpu.yaml").exists()
-    found = catalogue().gpu("My_GPU")
-    assert (found.usd_per_hour, found.memory_gib, found.peak("bf16")) == (0, 48, 100)
+    gpu = catalogue().gpu("My_GPU")
+    assert (gpu.usd_per_hour, gpu.memory_gib, gpu.peak("bf16")) == (0, 48, 100)
     assert catalogue().is_own("gpus", "my-gpu")
     remove_entry("gpus", "my-gpu")
     assert catalogue().find("gpus", "my-gpu") is None
@@ -203,5 +203,5 @@ def test_a_gpu_of_ones_own_survives_and_may_be_free(home):
 
 def test_a_gpu_may_be_like_another():
     add_entries("gpus", parse_document("big-a100: {like: a100-80gb-sxm, memory_gib: 160}"))
-    big = catalogue().gpu("big-a100")
-    assert (big.memory_gib, big.peak("bf16"), big.link.gb_per_s_both_ways) == (160, 312, 600)
+    gpu = catalogue().gpu("big-a100")
+    assert (gpu.memory_gib, gpu.peak("bf16"), gpu.link.gb_per_s_both_ways) == (160, 312, 600)

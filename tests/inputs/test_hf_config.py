@@ -67,19 +67,19 @@ def test_there_are_fixtures_to_compare() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_gives_the_parameters_of_the_catalogue_entry(name: str) -> None:
-    imported, known = parameters(read_hf_config(FIXTURES / f"{name}.json")), parameters(catalogue().model(name))
-    assert imported.total == pytest.approx(known.total, rel=1e-3)
-    assert imported.active == pytest.approx(known.active, rel=1e-3)
+    imported, expected = parameters(read_hf_config(FIXTURES / f"{name}.json")), parameters(catalogue().model(name))
+    assert imported.total == pytest.approx(expected.total, rel=1e-3)
+    assert imported.active == pytest.approx(expected.active, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_gives_the_architecture_of_the_catalogue_entry(name: str) -> None:
-    imported, known = read_hf_config(FIXTURES / f"{name}.json"), catalogue().model(name)
+    imported, expected = read_hf_config(FIXTURES / f"{name}.json"), catalogue().model(name)
     alike = ["kind", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn_hidden", "vocab", "attention"]
     alike += ["activation", "positions", "norm", "norms_per_layer", "qk_norm", "tied_embeddings", "parallel_residual"]
     alike += ["mla", "moe", "window", "attention_sinks", "embedding_width", "max_seq_len"]
-    assert {key: getattr(imported, key) for key in alike} == {key: getattr(known, key) for key in alike}
-    assert set(imported.bias) == set(known.bias)
+    assert {key: getattr(imported, key) for key in alike} == {key: getattr(expected, key) for key in alike}
+    assert set(imported.bias) == set(expected.bias)
 
 
 @pytest.mark.parametrize(
@@ -212,12 +212,12 @@ def test_llama_4_maverick_has_experts_in_every_second_layer_and_attention_in_chu
     text |= {"num_hidden_layers": 48, "num_attention_heads": 40, "num_key_value_heads": 8, "vocab_size": 202048}
     text |= {"num_local_experts": 128, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2}
     text |= {"attention_chunk_size": 8192, "max_position_embeddings": 1_048_576}
-    model, known = (
+    model, expected = (
         parse_hf_config({"model_type": "llama4", "text_config": text}),
         catalogue().model("llama-4-maverick"),
     )
-    assert (model.moe, model.window, model.ffn_hidden) == (known.moe, known.window, 16384)
-    assert parameters(model).total == parameters(known).total
+    assert (model.moe, model.window, model.ffn_hidden) == (expected.moe, expected.window, 16384)
+    assert parameters(model).total == parameters(expected).total
 
 
 def test_gemma_3_4b_takes_from_the_class_what_its_text_config_leaves_out() -> None:
@@ -291,12 +291,12 @@ def test_a_window_as_long_as_the_longest_sequence_is_none() -> None:
 
 
 def test_qwen_2_uses_its_window_only_when_told_to_and_only_after_the_first_layers() -> None:
-    asked = fixture("qwen-2.5-7b", use_sliding_window=True, sliding_window=4096)
+    imported = fixture("qwen-2.5-7b", use_sliding_window=True, sliding_window=4096)
     assert parse_hf_config(fixture("qwen-2.5-7b", sliding_window=4096)).window is None
-    assert parse_hf_config(asked).window is None  # its 28 first layers are all there are
-    half = parse_hf_config(asked | {"max_window_layers": 14})
+    assert parse_hf_config(imported).window is None  # its 28 first layers are all there are
+    half = parse_hf_config(imported | {"max_window_layers": 14})
     assert (half.window, half.full_attention_layers) == (Window(tokens=4096, full_every=2), 14)
-    assert parse_hf_config(asked | {"max_window_layers": 0}).window == Window(tokens=4096)
+    assert parse_hf_config(imported | {"max_window_layers": 0}).window == Window(tokens=4096)
 
 
 def test_a_list_of_layer_kinds_says_how_many_layers_see_everything() -> None:
@@ -475,8 +475,8 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
 def test_any_json_gives_a_model_or_sentences_in_both_languages(config: dict[str, Any]) -> None:
     notices: Sequence[Notice] = ()
     try:
-        said = str(parameters(parse_hf_config(config)).total)
+        outcome = str(parameters(parse_hf_config(config)).total)
     except InputError as error:
-        said, notices = str(error), error.notices
-    assert said
+        outcome, notices = str(error), error.notices
+    assert outcome
     assert all(notice.message(language) for notice in notices for language in ("en", "zh"))

@@ -28,8 +28,8 @@ def test_tokens_per_step_are_length_times_batch():
 
 @given(st.integers(1, 10**5), st.integers(1, 10**5), st.integers(1, 10**12))
 def test_steps_hold_all_tokens_and_not_one_step_more(length, batch, tokens):
-    made = job(seq_len=length, global_batch=batch, tokens=tokens)
-    assert (made.steps - 1) * made.tokens_per_step < tokens <= made.steps * made.tokens_per_step
+    built = job(seq_len=length, global_batch=batch, tokens=tokens)
+    assert (built.steps - 1) * built.tokens_per_step < tokens <= built.steps * built.tokens_per_step
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,8 @@ def test_pure_bf16_keeps_no_fp32_gradients_in_megatron_either():
 
 @given(st.sampled_from(sorted(load_numerics()["precisions"])), st.integers(1, 1024))
 def test_sharding_more_never_takes_more(precision, shards):
-    made = job(precision=precision)
-    totals = [state_bytes(made, framework="deepspeed", zero=stage, shards=shards).total for stage in range(4)]
+    built = job(precision=precision)
+    totals = [state_bytes(built, framework="deepspeed", zero=stage, shards=shards).total for stage in range(4)]
     assert totals == sorted(totals, reverse=True)
 
 

@@ -54,17 +54,17 @@ def test_a_rate_that_differs_by_direction_turns_with_the_zones():
 
 def test_typed_directions_follow_the_order_of_between():
     link = {"between": ["b", "a"], "gbps": 1, "gbps_back": 2, "usd_per_gb": 0.1, "usd_per_gb_back": 0.2, "rtt_ms": 5}
-    found = only(two(None, None, links=[link]))
-    assert (found.gbps, found.gbps_back, found.usd_per_gb, found.usd_per_gb_back) == (2, 1, 0.2, 0.1)
+    path = only(two(None, None, links=[link]))
+    assert (path.gbps, path.gbps_back, path.usd_per_gb, path.usd_per_gb_back) == (2, 1, 0.2, 0.1)
 
 
 def test_without_a_measurement_the_rtt_comes_from_the_distance_with_its_band_and_the_rate_is_an_example():
-    found = two("cn-beijing", "cn-shanghai")
-    link = only(found)
+    two_zones = two("cn-beijing", "cn-shanghai")
+    link = only(two_zones)
     assert link.origins["rtt_ms"] == "distance"
     assert link.rtt_ms.low < link.rtt_ms.expected < link.rtt_ms.high
     assert link.origins["gbps"] == "example"
-    codes = [notice.code for notice in list_scenario_notices(found)]
+    codes = [notice.code for notice in list_scenario_notices(two_zones)]
     assert "gbps_example" in codes
     assert "rtt_from_distance" in codes
 
@@ -78,8 +78,8 @@ def test_typed_kilometres_stand_for_the_route():
 @pytest.mark.parametrize(("rtt_ms", "flagged"), [(10.4, True), (10.5, False), (25, False)])
 def test_a_typed_rtt_below_the_light_in_fibre_floor_is_flagged(rtt_ms, flagged):
     """Beijing - Shanghai is 1067 km: 2 x 1067 x 4.9 us = 10.46 ms."""
-    found = two("cn-beijing", "cn-shanghai", links=[{"between": ["a", "b"], "gbps": 1, "rtt_ms": rtt_ms}])
-    notices = [n for n in list_scenario_notices(found) if n.code == "rtt_below_floor"]
+    two_zones = two("cn-beijing", "cn-shanghai", links=[{"between": ["a", "b"], "gbps": 1, "rtt_ms": rtt_ms}])
+    notices = [n for n in list_scenario_notices(two_zones) if n.code == "rtt_below_floor"]
     assert bool(notices) == flagged
     if flagged:
         assert notices[0].level == "warning"
@@ -106,12 +106,12 @@ def test_prices_hold_only_between_regions_of_one_provider():
 
 
 def test_an_assumed_rate_is_told_for_the_way_it_is_assumed():
-    found = two("cn-beijing", "cn-shanghai", links=[{"between": ["b", "a"], "gbps_back": 7, "rtt_ms": 30}])
-    link = only(found)
+    two_zones = two("cn-beijing", "cn-shanghai", links=[{"between": ["b", "a"], "gbps_back": 7, "rtt_ms": 30}])
+    link = only(two_zones)
     assert (link.gbps, link.gbps_back) == (7, 1)
     assert (link.origins["gbps"], link.origins["gbps_back"]) == ("typed", "example")
-    told = [n for n in list_scenario_notices(found) if n.code == "gbps_example"]
-    assert [(n.value, n.params["pair"]) for n in told] == [(1, "b - a")]
+    notices = [n for n in list_scenario_notices(two_zones) if n.code == "gbps_example"]
+    assert [(n.value, n.params["pair"]) for n in notices] == [(1, "b - a")]
 
 
 def test_a_place_of_ones_own_has_no_published_measurement():
@@ -121,13 +121,13 @@ def test_a_place_of_ones_own_has_no_published_measurement():
 
 
 def test_kilometres_below_the_great_circle_are_flagged():
-    found = two("us-east-1", "ap-southeast-1", links=[{"between": ["a", "b"], "km": 1, "gbps": 1}])
-    assert "km_below_circle" in [n.code for n in list_scenario_notices(found)]
+    two_zones = two("us-east-1", "ap-southeast-1", links=[{"between": ["a", "b"], "km": 1, "gbps": 1}])
+    assert "km_below_circle" in [n.code for n in list_scenario_notices(two_zones)]
 
 
 def test_a_default_link_below_the_floor_is_flagged_where_it_stands():
-    found = two("cn-beijing", "cn-shanghai", default_link={"gbps": 1, "rtt_ms": 1})
-    assert [n.field for n in list_scenario_notices(found) if n.code == "rtt_below_floor"] == [
+    two_zones = two("cn-beijing", "cn-shanghai", default_link={"gbps": 1, "rtt_ms": 1})
+    assert [n.field for n in list_scenario_notices(two_zones) if n.code == "rtt_below_floor"] == [
         "cluster.default_link.rtt_ms"
     ]
 
@@ -137,9 +137,11 @@ def test_an_uplink_slower_than_its_link_is_told():
         zone("a", region="cn-beijing", uplink_gbps=5),
         zone("b", region="cn-shanghai", downlink_gbps=3, uplink_gbps=8),
     ]
-    found = scenario(cluster={"zones": zones, "links": [{"between": ["a", "b"], "gbps": 10, "rtt_ms": 30}]})
-    told = [(n.params["pair"], n.field, n.value) for n in list_scenario_notices(found) if n.code == "uplink_limits"]
-    assert told == [("a - b", "cluster.zones[1].downlink_gbps", 3), ("b - a", "cluster.zones[0].uplink_gbps", 5)]
+    two_zones = scenario(cluster={"zones": zones, "links": [{"between": ["a", "b"], "gbps": 10, "rtt_ms": 30}]})
+    notices = [
+        (n.params["pair"], n.field, n.value) for n in list_scenario_notices(two_zones) if n.code == "uplink_limits"
+    ]
+    assert notices == [("a - b", "cluster.zones[1].downlink_gbps", 3), ("b - a", "cluster.zones[0].uplink_gbps", 5)]
 
 
 def test_no_default_is_random():
@@ -155,10 +157,10 @@ def test_a_pair_of_which_nothing_is_known_is_refused_with_a_remedy():
 
 @given(st.permutations(["cn-beijing", "us-east-1", "eu-west-1", "ap-southeast-1"]))
 def test_the_order_of_zones_changes_no_figure(order):
-    found = scenario(cluster={"zones": [zone(name, region=name) for name in order]})
+    two_zones = scenario(cluster={"zones": [zone(name, region=name) for name in order]})
     figures = {
         frozenset(link.between): (link.rtt_ms, round(link.km, 6), {link.gbps, link.gbps_back})
-        for link in found.links.values()
+        for link in two_zones.links.values()
     }
     again = scenario(cluster={"zones": [zone(name, region=name) for name in sorted(order)]})
     assert figures == {

@@ -140,11 +140,11 @@ def test_one_bad_file_does_not_stop_what_does_not_need_it(home):
 
 def test_figures_that_were_changed_lose_their_source():
     add_entries("gpus", parse_document("mine: {like: h100-80gb-sxm, memory_gib: 160, dense_tflops: {fp8: 1}}"))
-    mine = catalogue().gpu("mine")
-    assert mine.find_source("memory_gib") == mine.find_source("dense_tflops") == "own"
-    assert mine.find_source("tdp_w") == catalogue().gpu("h100").find_source("tdp_w")
-    assert mine.notes == ""
-    assert (mine.peak("fp8"), mine.peak("bf16")) == (1, catalogue().gpu("h100").peak("bf16"))
+    own = catalogue().gpu("mine")
+    assert own.find_source("memory_gib") == own.find_source("dense_tflops") == "own"
+    assert own.find_source("tdp_w") == catalogue().gpu("h100").find_source("tdp_w")
+    assert own.notes == ""
+    assert (own.peak("fp8"), own.peak("bf16")) == (1, catalogue().gpu("h100").peak("bf16"))
 
 
 def test_nested_fields_of_a_like_model_are_merged():
@@ -175,5 +175,5 @@ def test_a_source_given_beside_a_figure_is_kept():
     add_entries(
         "gpus", parse_document("sourced: {like: a100, memory_gib: 96, tdp_w: 300, sources: {memory_gib: vendor-mail}}")
     )
-    mine = catalogue().gpu("sourced")
-    assert (mine.find_source("memory_gib"), mine.find_source("tdp_w")) == ("vendor-mail", "own")
+    own = catalogue().gpu("sourced")
+    assert (own.find_source("memory_gib"), own.find_source("tdp_w")) == ("vendor-mail", "own")

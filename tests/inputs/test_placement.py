@@ -37,8 +37,8 @@ def test_spare_gpus_are_idle_with_another_reason():
 
 
 def test_groups_of_four_leave_two_of_six_gpus_in_each_node():
-    found = cluster(6, 6)
-    placement, idle = pack_ranks(found, settled(tp=4, dp=2))
+    machines = cluster(6, 6)
+    placement, idle = pack_ranks(machines, settled(tp=4, dp=2))
     assert [(b.zone, b.first, b.count) for b in placement.blocks] == [("z0", 0, 4), ("z1", 0, 4)]
     assert sum(i.count for i in idle) == 4
 
@@ -51,18 +51,18 @@ def test_what_does_not_fit_is_refused():
 
 def test_megatron_order_puts_pipeline_stages_apart_and_replicas_together():
     """Order tp-cp-dp-pp: contiguous ranks are a range of pipeline stages, so pp crosses the zones."""
-    found, strategy = cluster(8, 8), settled(tp=4, pp=2, dp=2)
-    placement, _ = pack_ranks(found, strategy)
-    axes, where = placement.compute_coordinates(strategy), placement.locate_ranks(found)
-    assert (axes["pp"] == where["zone"]).all()
-    turned = placement.replace(order=("tp", "cp", "pp", "dp"))
-    assert (turned.compute_coordinates(strategy)["dp"] == where["zone"]).all()
+    machines, strategy = cluster(8, 8), settled(tp=4, pp=2, dp=2)
+    placement, _ = pack_ranks(machines, strategy)
+    axes, located = placement.compute_coordinates(strategy), placement.locate_ranks(machines)
+    assert (axes["pp"] == located["zone"]).all()
+    reordered = placement.replace(order=("tp", "cp", "pp", "dp"))
+    assert (reordered.compute_coordinates(strategy)["dp"] == located["zone"]).all()
 
 
 def test_ranks_count_from_the_first_gpu_of_the_first_node():
-    found = cluster(4)
-    placement, _ = pack_ranks(found, settled(tp=2, dp=2))
-    assert placement.locate_ranks(found)["gpu"].tolist() == [0, 1, 2, 3]
+    machines = cluster(4)
+    placement, _ = pack_ranks(machines, settled(tp=2, dp=2))
+    assert placement.locate_ranks(machines)["gpu"].tolist() == [0, 1, 2, 3]
     assert placement.compute_coordinates(settled(tp=2, dp=2))["tp"].tolist() == [0, 1, 0, 1]
 
 
@@ -92,45 +92,45 @@ def test_placements_that_cannot_be_are_refused(blocks, code):
 
 def test_a_group_may_not_mix_gpu_kinds():
     mixed = {"name": "a", "nodes": [{"gpus": 4, "gpu": "a100"}, {"gpus": 4, "gpu": "v100"}]}
-    found = scenario(cluster={"zones": [mixed]}).cluster
+    machines = scenario(cluster={"zones": [mixed]}).cluster
     blocks = [
         {"zone": "a", "group": 0, "count": 2},
         {"zone": "a", "group": 1, "count": 4},
         {"zone": "a", "group": 0, "first": 2, "count": 2},
     ]
-    assert checked(blocks, settled(tp=4, dp=2), found) == ["tp_mixes_gpus"]
-    placement, _ = pack_ranks(found, settled(tp=4, dp=2))
-    assert placement.check(found, settled(tp=4, dp=2)) == []
+    assert checked(blocks, settled(tp=4, dp=2), machines) == ["tp_mixes_gpus"]
+    placement, _ = pack_ranks(machines, settled(tp=4, dp=2))
+    assert placement.check(machines, settled(tp=4, dp=2)) == []
 
 
 def test_gpus_with_one_name_but_other_figures_are_other_kinds():
     nodes = [{"gpus": 4, "gpu": {"like": "a100", "memory_gib": 40}}, {"gpus": 4, "gpu": {"like": "a100", "tdp_w": 250}}]
-    found = scenario(cluster={"zones": [{"name": "a", "nodes": nodes}]}).cluster
-    assert len(found.gpu_kinds) == 2
+    machines = scenario(cluster={"zones": [{"name": "a", "nodes": nodes}]}).cluster
+    assert len(machines.gpu_kinds) == 2
     blocks = [
         {"zone": "a", "group": 0, "count": 2},
         {"zone": "a", "group": 1, "count": 4},
         {"zone": "a", "group": 0, "first": 2, "count": 2},
     ]
-    assert checked(blocks, settled(tp=4, dp=2), found) == ["tp_mixes_gpus"]
+    assert checked(blocks, settled(tp=4, dp=2), machines) == ["tp_mixes_gpus"]
 
 
 def test_groups_torn_over_nodes_are_allowed_and_remarked_upon():
-    found = scenario(cluster={"zones": [zone("a", 8, count=3)]}).cluster
-    torn = parse(Placement, {"blocks": [{"zone": "a", "first": 6, "count": 16}]})
-    whole = parse(Placement, {"blocks": [{"zone": "a", "first": 0, "count": 16}]})
+    machines = scenario(cluster={"zones": [zone("a", 8, count=3)]}).cluster
+    split = parse(Placement, {"blocks": [{"zone": "a", "first": 6, "count": 16}]})
+    aligned = parse(Placement, {"blocks": [{"zone": "a", "first": 0, "count": 16}]})
     strategy = settled(tp=4, dp=4)
-    assert torn.check(found, strategy) == []
-    assert [n.params["torn"] for n in torn.list_remarks(found, strategy)] == [2]
-    assert whole.list_remarks(found, strategy) == []
+    assert split.check(machines, strategy) == []
+    assert [n.params["torn"] for n in split.list_remarks(machines, strategy)] == [2]
+    assert aligned.list_remarks(machines, strategy) == []
 
 
 def test_idle_gpus_of_a_typed_placement_say_where_and_how_many():
-    found = cluster(4, 8)
+    machines = cluster(4, 8)
     placement = parse(Placement, {"blocks": [{"zone": "z1", "count": 6}]})
-    assert [(i.zone, i.count) for i in placement.list_idle(found)] == [("z0", 4), ("z1", 2)]
+    assert [(i.zone, i.count) for i in placement.list_idle(machines)] == [("z0", 4), ("z1", 2)]
     assert (
-        placement.list_idle(found)[1].reason.message()
+        placement.list_idle(machines)[1].reason.message()
         == "2 GPUs of zone z1, node group 0, stay idle: the placement does not use them."
     )
 
@@ -152,18 +152,18 @@ def test_an_axis_named_twice_is_refused():
 )
 def test_packing_uses_each_gpu_once_keeps_groups_whole_and_accounts_for_all(sizes, tp, pp, dp, cp):
     zones = [zone(f"z{n}", gpus, count=count) for n, (gpus, count) in enumerate(sizes)]
-    found = scenario(cluster={"zones": zones, "default_link": LINK}).cluster
+    machines = scenario(cluster={"zones": zones, "default_link": LINK}).cluster
     strategy = settled(tp=tp, pp=pp, dp=dp, cp=cp)
-    room = sum(count_group_tp_room(group, tp) for _, group in found.zone_groups)
+    room = sum(count_group_tp_room(group, tp) for _, group in machines.zone_groups)
     assume(strategy.ranks <= room)
-    placement, idle = pack_ranks(found, strategy)
-    assert placement.check(found, strategy) == []
+    placement, idle = pack_ranks(machines, strategy)
+    assert placement.check(machines, strategy) == []
     assert placement.ranks == strategy.ranks
-    assert placement.ranks + sum(i.count for i in idle) == found.gpus
-    where, axes = placement.locate_ranks(found), placement.compute_coordinates(strategy)
+    assert placement.ranks + sum(i.count for i in idle) == machines.gpus
+    located, axes = placement.locate_ranks(machines), placement.compute_coordinates(strategy)
     team = (axes["cp"] * dp + axes["dp"]) * pp + axes["pp"]
     for number in range(team.max() + 1):
         members = team == number
-        nodes = np.unique(where["group"][members] * 10_000 + where["node"][members])
-        gpus = [group.gpus for _, group in found.zone_groups][where["group"][members][0]]
+        nodes = np.unique(located["group"][members] * 10_000 + located["node"][members])
+        gpus = [group.gpus for _, group in machines.zone_groups][located["group"][members][0]]
         assert len(nodes) == max(1, tp // gpus)

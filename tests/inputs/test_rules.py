@@ -28,8 +28,8 @@ def codes(strategy, framework=None, **changes):
     return [n.code for n in list_notices(case(strategy, **changes), framework)]
 
 
-def list_notices(of, framework=None):
-    return list_broken_rules(of) + (list_refusals(of, load_frameworks()[framework]) if framework else [])
+def list_notices(checked, framework=None):
+    return list_broken_rules(checked) + (list_refusals(checked, load_frameworks()[framework]) if framework else [])
 
 
 @pytest.mark.parametrize(
@@ -218,8 +218,8 @@ def test_a_group_larger_than_a_node_takes_whole_nodes():
     ],
 )
 def test_each_framework_refuses_what_it_cannot_do(framework, strategy, job, code):
-    made = {"seq_len": 4096, "global_batch": 64, "framework": framework} | job
-    assert codes(strategy, framework, job=made) == ([code] if code else [])
+    job_fields = {"seq_len": 4096, "global_batch": 64, "framework": framework} | job
+    assert codes(strategy, framework, job=job_fields) == ([code] if code else [])
 
 
 def test_any_framework_means_the_first_that_can():
@@ -293,7 +293,7 @@ def measured_case(row):
         for key in ("dp", "tp", "pp", "micro_batch", "global_batch", "seq_len", "gpus", "gpus_per_node")
     }
     shape = {key: int(row[key]) for key in ("layers", "hidden", "heads", "kv_heads") if row[key]}
-    rest = {"cp": int(row["cp"] or 1), "ep": int(row["ep"] or 1), "interleave": int(row["interleave"] or 1)}
+    degrees = {"cp": int(row["cp"] or 1), "ep": int(row["ep"] or 1), "interleave": int(row["interleave"] or 1)}
     model = {"like": entry.name, **shape}
     if shape.get("heads") and "head_dim" in entry.model.model_fields_set:
         model["head_dim"] = entry.model.head_dim
@@ -303,7 +303,7 @@ def measured_case(row):
         "gpu": row["gpu"],
     }
     return case(
-        {"tp": number["tp"], "pp": number["pp"], "dp": number["dp"], "micro_batch": number["micro_batch"], **rest},
+        {"tp": number["tp"], "pp": number["pp"], "dp": number["dp"], "micro_batch": number["micro_batch"], **degrees},
         model=model,
         job={"seq_len": number["seq_len"], "global_batch": number["global_batch"], "precision": "fp16"},
         cluster={"zones": [{"name": "a", "nodes": [nodes]}]},
@@ -350,8 +350,8 @@ def test_micro_batches_of_each_replica_add_up_to_the_batch():
     assert "global_batch=60" in notice.hint()
     (notice,) = list_broken_rules(case({"replica_micro_batches": [10, 5], "micro_batch": 3}))
     assert (notice.params["legal"], notice.params["needed"]) == (2, 32)
-    made = case({"replica_micro_batches": [40, 24]}).strategy
-    assert (made.dp, made.micro_batches(64), made.uneven) == (2, 40, True)
+    settled_strategy = case({"replica_micro_batches": [40, 24]}).strategy
+    assert (settled_strategy.dp, settled_strategy.micro_batches(64), settled_strategy.uneven) == (2, 40, True)
 
 
 @pytest.mark.parametrize(("held", "code"), [("ab", None), ("abc", "local_update_zones"), ("a", "local_update_zones")])

@@ -34,9 +34,9 @@ cluster:
     [("llama-2-7b", "sequence_over_context", "note"), ("bert-large", "sequence_over_positions", "warning")],
 )
 def test_a_sequence_longer_than_the_model_was_made_for_is_told(model, code, level):
-    told = list_scenario_notices(scenario(model=model, job={"seq_len": 8192, "global_batch": 64}))
-    (found,) = [notice for notice in told if notice.field == "job.seq_len"]
-    assert (found.code, found.level, found.value) == (code, level, 8192)
+    notices = list_scenario_notices(scenario(model=model, job={"seq_len": 8192, "global_batch": 64}))
+    (remark,) = [notice for notice in notices if notice.field == "job.seq_len"]
+    assert (remark.code, remark.level, remark.value) == (code, level, 8192)
 
 
 def test_a_number_of_very_many_digits_is_not_written_out():
@@ -111,12 +111,12 @@ def test_a_hugging_face_config_is_found_beside_the_scenario(tmp_path):
 
 
 def test_a_cluster_may_live_in_a_file_of_its_own_and_export_is_identical(tmp_path):
-    whole = load_scenario(ROOT / "examples" / "three-cities.yaml")
-    cluster = dump_yaml({"cluster": whole.to_fields()["cluster"]})
+    expected = load_scenario(ROOT / "examples" / "three-cities.yaml")
+    cluster = dump_yaml({"cluster": expected.to_fields()["cluster"]})
     (tmp_path / "cluster.yaml").write_text(cluster)
     (tmp_path / "s.yaml").write_text(dump_yaml(fields(cluster={"file": "cluster.yaml"})))
     again = load_scenario(tmp_path / "s.yaml")
-    assert again.cluster == whole.cluster
+    assert again.cluster == expected.cluster
     assert dump_yaml({"cluster": again.to_fields()["cluster"]}) == cluster
 
 
@@ -202,10 +202,10 @@ def test_making_a_value_raises_our_own_errors():
 
 
 def test_a_value_of_the_wrong_type_shows_its_type():
-    for value, shown in (("4096", '"4096"'), (4096.0, "4096.0")):
+    for value, printed in (("4096", '"4096"'), (4096.0, "4096.0")):
         with pytest.raises(InputError) as caught:
             scenario(job={"seq_len": value, "global_batch": 64})
-        assert f"job.seq_len = {shown} must be a whole number." in str(caught.value)
+        assert f"job.seq_len = {printed} must be a whole number." in str(caught.value)
 
 
 def test_mistakes_inside_a_hugging_face_config_name_that_file(tmp_path):

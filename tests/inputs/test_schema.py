@@ -47,11 +47,15 @@ def test_a_prediction_and_its_timeline_meet_their_schemas():
 
 def test_plans_meet_their_schema():
     found = plan(load_scenario(ROOT / "examples" / "three-cities.yaml"), front=True)
-    told = json.loads(found.model_dump_json())
-    jsonschema.validate(told, build_json_schema("plans", ROOTS))
-    for wrong in ({"plans": [told["plans"][0] | {"kind": "asynchronous"}]}, {"objective": "speed"}, {"seconds": "few"}):
+    answer = json.loads(found.model_dump_json())
+    jsonschema.validate(answer, build_json_schema("plans", ROOTS))
+    for wrong in (
+        {"plans": [answer["plans"][0] | {"kind": "asynchronous"}]},
+        {"objective": "speed"},
+        {"seconds": "few"},
+    ):
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(told | wrong, build_json_schema("plans", ROOTS))
+            jsonschema.validate(answer | wrong, build_json_schema("plans", ROOTS))
 
 
 @pytest.mark.slow
