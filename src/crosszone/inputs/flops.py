@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from crosszone.inputs.model import Model
+from crosszone.inputs.parameters import count_projection_parameters
 
 # Forward, and backward for inputs and for weights: each as many operations as the forward pass.
 TRAINING_PASSES = 3
@@ -48,7 +49,7 @@ def forward_flops_per_token(model: Model, seq_len: int, *, count_masked: bool = 
     expert = 2 * matrices * model.hidden * moe.ffn_hidden if moe else 0
     shared = 2 * matrices * model.hidden * moe.shared_ffn_hidden * moe.shared_experts if moe else 0
     return ForwardFlops(
-        attention_projections=2.0 * model.layers * _count_projection_weights(model),
+        attention_projections=2.0 * model.layers * count_projection_parameters(model),
         attention_core=_count_attention_core_flops(model, seq_len, count_masked),
         mlp=2.0 * matrices * model.hidden * model.ffn_hidden * (model.layers - moe_layers),
         router=2.0 * model.hidden * moe.experts * moe_layers if moe else 0.0,
@@ -88,17 +89,6 @@ def _count_attention_core_flops(model: Model, seq_len: int, count_masked: bool) 
         core += (model.layers - full) * tokens_seen(seq_len, model.window.tokens, causal=causal)
     operations: float = per_token_seen * core
     return operations
-
-
-def _count_projection_weights(model: Model) -> int:
-    h, heads = model.hidden, model.heads
-    if model.mla is None:
-        return 2 * h * heads * model.head_dim + 2 * h * model.kv_heads * model.head_dim
-    mla, query_width = model.mla, heads * model.qk_head_dim
-    query = (h + query_width) * mla.q_lora_rank if mla.q_lora_rank else h * query_width
-    key_value = h * (mla.kv_lora_rank + mla.qk_rope_head_dim)
-    key_value += mla.kv_lora_rank * heads * (mla.qk_nope_head_dim + mla.v_head_dim)
-    return query + key_value + heads * mla.v_head_dim * h
 
 
 def _count_head_projection_flops(model: Model) -> float:

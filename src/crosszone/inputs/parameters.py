@@ -72,14 +72,26 @@ def parameters(model: Model) -> Parameters:
 
 def count_attention_parameters(model: Model) -> int:
     """Parameters of one layer's attention: projections, their biases, sinks and query/key norms."""
-    h, heads, kv, e = model.hidden, model.heads, model.kv_heads, model.head_dim
+    projections = count_projection_parameters(model)
     if model.mla:
-        return _count_mla_parameters(model)
-    projections = h * heads * e + 2 * h * kv * e + heads * e * h
+        return projections
+    h, heads, kv, e = model.hidden, model.heads, model.kv_heads, model.head_dim
     bias = ("qkv" in model.bias) * (heads + 2 * kv) * e + ("out" in model.bias) * h
     # over single heads all heads of a layer share one weight of their width (Qwen3); OLMo's is over all of them
     norms = {"none": 0, "head": 2 * e, "full": (heads + kv) * e}[model.qk_norm]
     return projections + bias + norms + model.attention_sinks * heads
+
+
+def count_projection_parameters(model: Model) -> int:
+    """Weights of one layer's projections to queries, keys and values, and of the output projection."""
+    h, heads, mla = model.hidden, model.heads, model.mla
+    if mla is None:
+        return 2 * h * heads * model.head_dim + 2 * h * model.kv_heads * model.head_dim
+    query_width = heads * model.qk_head_dim
+    query = (h + query_width) * mla.q_lora_rank if mla.q_lora_rank else h * query_width
+    down = h * (mla.kv_lora_rank + mla.qk_rope_head_dim)
+    up = mla.kv_lora_rank * heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+    return query + down + up + heads * mla.v_head_dim * h
 
 
 def count_mlp_parameters(model: Model, ffn_hidden: int) -> int:
@@ -111,16 +123,6 @@ def count_layer_norm_parameters(model: Model) -> int:
     """Parameters of one layer's norms, those of the latent projections included."""
     latent = (model.mla.q_lora_rank or 0) + model.mla.kv_lora_rank if model.mla else 0
     return model.norms_per_layer * count_norm_parameters(model) + latent
-
-
-def _count_mla_parameters(model: Model) -> int:
-    assert model.mla is not None
-    h, heads, mla = model.hidden, model.heads, model.mla
-    query_width = heads * model.qk_head_dim
-    query = h * mla.q_lora_rank + mla.q_lora_rank * query_width if mla.q_lora_rank else h * query_width
-    down = h * (mla.kv_lora_rank + mla.qk_rope_head_dim)
-    up = mla.kv_lora_rank * heads * (mla.qk_nope_head_dim + mla.v_head_dim)
-    return query + down + up + heads * mla.v_head_dim * h
 
 
 def _count_outer_norm_parameters(model: Model) -> int:

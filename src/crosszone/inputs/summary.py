@@ -58,16 +58,9 @@ def shorten_notices(notices: list[Notice]) -> list[Notice]:
 def describe_model(model: Model, seq_len: int) -> dict[str, Any]:
     """Parameters by part and operations per token."""
     counted, forward = parameters(model), forward_flops_per_token(model, seq_len)
+    shape = ("name", "kind", "attention", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab")
     return {
-        "name": model.name,
-        "kind": model.kind,
-        "attention": model.attention,
-        "layers": model.layers,
-        "hidden": model.hidden,
-        "heads": model.heads,
-        "kv_heads": model.kv_heads,
-        "ffn_hidden": model.ffn_hidden,
-        "vocab": model.vocab,
+        **{key: getattr(model, key) for key in shape},
         "parameters": {"parts": counted.parts, "total": counted.total, "active": counted.active},
         "forward_flops_per_token": {"parts": forward.parts, "total": forward.total, "seq_len": seq_len},
         "training_flops_per_token": TRAINING_PASSES * forward.total,
@@ -77,15 +70,9 @@ def describe_model(model: Model, seq_len: int) -> dict[str, Any]:
 def _describe_job(job: Job, framework: str | None) -> dict[str, Any]:
     """What follows from the job; bytes of state as the framework that would run it keeps them."""
     state = state_bytes(job, framework=framework)
+    keys = ("seq_len", "global_batch", "tokens_per_step", "total_tokens", "steps")
     return {
-        "seq_len": job.seq_len,
-        "global_batch": job.global_batch,
-        "tokens_per_step": job.tokens_per_step,
-        "total_tokens": job.total_tokens,
-        "steps": job.steps,
-        "precision": job.precision,
-        "optimizer": job.optimizer,
-        "framework": job.framework,
+        **{key: getattr(job, key) for key in (*keys, "precision", "optimizer", "framework")},
         "state_framework": framework or job.framework,
         "state_bytes_per_parameter": {**asdict(state), "total": state.total},
     }
@@ -97,10 +84,7 @@ def _describe_cluster(scenario: Scenario) -> dict[str, Any]:
         {
             "name": zone.name,
             "region": zone.region.name if zone.region else None,
-            "place": zone.region.place if zone.region else None,
-            "place_zh": zone.region.place_zh if zone.region else None,
-            "lat": zone.region.lat if zone.region else None,
-            "lon": zone.region.lon if zone.region else None,
+            **{key: getattr(zone.region, key, None) for key in ("place", "place_zh", "lat", "lon")},
             "nodes": zone.node_count,
             "gpus": zone.gpus,
             "gpu_kinds": sorted({group.gpu.name for group in zone.nodes}),
