@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "studies"))  # the pack
 from published.table import predict_published
 
 from crosszone import measured
-from crosszone.analyse.communication import communication_report
-from crosszone.analyse.suggest import suggestions
+from crosszone.analyse.communication import build_communication_report
+from crosszone.analyse.suggest import find_suggestions
 from crosszone.analyse.what_if import what_if
 from crosszone.calibrate.published import PublishedResult, compare_cells
 from crosszone.calibrate.testbed import build_transfer_report
@@ -50,8 +50,8 @@ def measure_speed() -> list[str]:
     rows.append(("what-if: both sides predicted", measure_cpu_s(lambda: what_if(scenario, CHANGES["a rate"]))))
     turned = [("compression", "bf16")]
     rows.append(("what-if: a switch", measure_cpu_s(lambda: what_if(scenario, turn=turned, base=base, before=before))))
-    rows.append(("communication report", measure_cpu_s(lambda: communication_report(base, before), 11)))
-    rows.append(("suggestions, every switch", measure_cpu_s(lambda: suggestions(scenario, base=base), 5)))
+    rows.append(("communication report", measure_cpu_s(lambda: build_communication_report(base, before), 11)))
+    rows.append(("suggestions, every switch", measure_cpu_s(lambda: find_suggestions(scenario, base=base), 5)))
     return [f"| {name} | {seconds * 1e3:.1f} |" for name, seconds in rows]
 
 

@@ -20,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from crosszone.analyse.fields import scenario_with
+from crosszone.analyse.fields import change_scenario
 from crosszone.analyse.sweep import Sweep, sweep
 from crosszone.inputs.scenario import Scenario, load_scenario
 from crosszone.plan.planner import plan
@@ -65,7 +65,7 @@ def measure_cells_alone(scenario: Scenario, answer: Sweep) -> float:
     cells = answer.cells[:: max(1, len(answer.cells) // ALONE)]
     start = time.process_time()
     for cell in cells:
-        best = plan(scenario_with(scenario, {GBPS: cell.x, RTT: cell.y}), top=1)
+        best = plan(change_scenario(scenario, {GBPS: cell.x, RTT: cell.y}), top=1)
         cell_plans = [cell.synchronous, *([cell.local_update] if cell.local_update else [])]
         steps = [best_plan.prediction.step_time_s for best_plan in (best.plans[0], *best.local_updates[:1])]
         if [cell_plan and cell_plan.step_time_s for cell_plan in cell_plans] != steps:

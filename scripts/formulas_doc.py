@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from crosszone import load_scenario
-from crosszone.analyse.explain import Explanation, explain, figures
+from crosszone.analyse.explain import Explanation, explain, list_figures
 from crosszone.predict.predict import build_prediction, build_predictor
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -55,7 +55,7 @@ def _opened(scenario: str) -> Iterator[Explanation]:
     """All figures of a prediction, and what they come from, as a reader would open them one by one."""
     p = build_predictor(load_scenario(str(ROOT / "examples" / f"{scenario}.yaml")))
     prediction = build_prediction(p)
-    waiting, seen = deque(figures(prediction)), set[str]()
+    waiting, seen = deque(list_figures(prediction)), set[str]()
     while waiting:
         figure = waiting.popleft()
         if figure in seen:

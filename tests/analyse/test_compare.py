@@ -4,15 +4,15 @@ import math
 
 import pytest
 
-from crosszone.analyse.compare import FIGURES, Compared, compare
+from crosszone.analyse.compare import FIGURES, Compared, compare_outcomes
 from crosszone.analyse.outcome import (
     Figures,
-    figures_of,
-    headline_of,
-    outcome_of,
-    outcome_of_figures,
-    phases_s,
-    seconds_of,
+    build_headline,
+    build_measured_outcome,
+    build_outcome,
+    compute_trace_figures,
+    map_phase_seconds,
+    measure_phases,
 )
 from crosszone.errors import InvalidError
 from crosszone.inputs.document import parse_document
@@ -39,16 +39,16 @@ def predicted(name, *, gbps=10, pp=2, batch=64):
     text = TEXT.format(gbps=gbps, pp=pp, batch=batch)
     found = build_predictor(read_scenario(parse_document(text, "x.yaml")).scenario)
     prediction = build_prediction(found)
-    return Compared(name, "predicted", outcome_of(prediction, phases_s(found.timeline())), prediction)
+    return Compared(name, "predicted", build_outcome(prediction, measure_phases(found.timeline())), prediction)
 
 
 def given(name, kind="measured", **figures):
-    return Compared(name, kind, outcome_of_figures(parse(Figures, figures)))
+    return Compared(name, kind, build_measured_outcome(parse(Figures, figures)))
 
 
 @pytest.fixture(scope="module")
 def both():
-    return compare([predicted("slow", gbps=1), predicted("fast", gbps=100), given("real", step_time_s=4.0)])
+    return compare_outcomes([predicted("slow", gbps=1), predicted("fast", gbps=100), given("real", step_time_s=4.0)])
 
 
 def row(rows, name):
@@ -57,7 +57,7 @@ def row(rows, name):
 
 def test_differences_are_to_the_first_in_absolute_and_percent():
     """[A31]: 4 s and 3 s: -1 s, -25 %, better; 100 and 200 tokens/s: twice as many are better; GPUs are neither."""
-    found = compare(
+    found = compare_outcomes(
         [
             given("one", step_time_s=4.0, tokens_per_s=100.0, gpus=8),
             given("two", "sheet", step_time_s=3.0, tokens_per_s=200.0, gpus=16),
@@ -75,7 +75,7 @@ def test_differences_are_to_the_first_in_absolute_and_percent():
 
 def test_what_the_parts_leave_of_a_step_is_called_other():
     """[A31]: parts of 1 and 0.5 s in a step of 2 s leave 0.5 s."""
-    outcome = outcome_of_figures(Figures(step_time_s=2.0, breakdown_s={"matmul": 1.0, "pipeline": 0.5}))
+    outcome = build_measured_outcome(Figures(step_time_s=2.0, breakdown_s={"matmul": 1.0, "pipeline": 0.5}))
     assert outcome.parts_s == {"matmul": 1.0, "pipeline": 0.5, "other": 0.5}
     assert outcome.classes_s == {"compute": 1.0, "communication": 0.5, "other": 0.5}
 
@@ -124,14 +124,14 @@ def test_the_chance_is_that_of_the_two_predictions_and_of_nothing_else(both):
 
 
 def test_steps_of_other_batches_have_no_chance_but_a_warning():
-    found = compare([predicted("small"), predicted("large", batch=128)])
+    found = compare_outcomes([predicted("small"), predicted("large", batch=128)])
     assert found.sides[1].chance_faster is None
     assert [notice["code"] for notice in found.notices] == ["compare_other_work"]
 
 
 def test_what_does_not_fit_is_told():
     outcome = predicted("one").outcome.replace(fits=False)
-    found = compare([Compared("too large", "predicted", outcome), given("real", step_time_s=1.0)], "zh")
+    found = compare_outcomes([Compared("too large", "predicted", outcome), given("real", step_time_s=1.0)], "zh")
     assert "too large" in found.notices[0]["message"]
 
 
@@ -140,7 +140,7 @@ def test_figures_nobody_has_are_left_out(both):
     assert shown == [name for name in FIGURES if name in shown]
     assert "days" in shown
     assert "days" not in [
-        one.name for one in compare([given("a", step_time_s=1.0), given("b", step_time_s=2.0)]).figures
+        one.name for one in compare_outcomes([given("a", step_time_s=1.0), given("b", step_time_s=2.0)]).figures
     ]
 
 
@@ -155,11 +155,11 @@ host,host,other,4.5,5,
 
 def test_a_measured_step_is_compute_communication_and_waiting():
     """[A30]: forward 1, backward 2, gradients 1, optimizer 0.5, and half a second of nothing."""
-    figures, phases = figures_of(read_measured(TRACE))
+    figures, phases = compute_trace_figures(read_measured(TRACE))
     assert figures.step_time_s == 5.0
     assert figures.breakdown_s == pytest.approx({"compute": 3.5, "communication": 1.0, "bubble": 0.5})
-    assert seconds_of(phases) == pytest.approx({"warm_up": 1.0, "steady": 0.0, "cool_down": 2.0, "tail": 2.0})
-    assert outcome_of_figures(figures).classes_s == pytest.approx(
+    assert map_phase_seconds(phases) == pytest.approx({"warm_up": 1.0, "steady": 0.0, "cool_down": 2.0, "tail": 2.0})
+    assert build_measured_outcome(figures).classes_s == pytest.approx(
         {"compute": 3.5, "communication": 1.0, "pipeline": 0.5}
     )
 
@@ -172,7 +172,7 @@ def test_of_several_measured_steps_the_middle_one_counts():
     steps = [{"step": i, "start_s": a, "end_s": b} for i, (a, b) in enumerate(((0.0, 9.0), (9.0, 11.0), (11.0, 14.0)))]
     import json
 
-    figures, _ = figures_of(
+    figures, _ = compute_trace_figures(
         read_measured(json.dumps({"lanes": [{"id": "s", "name": "s"}], "spans": spans, "steps": steps}))
     )
     assert (figures.step_time_s, figures.breakdown_s["compute"]) == (3.0, 2.5)
@@ -199,9 +199,9 @@ def test_figures_that_cannot_be_are_refused_by_name(figures, code, field):
 
 
 def test_a_headline_has_every_main_figure_or_says_that_it_is_not_known():
-    one = headline_of(predicted("one").outcome)
+    one = build_headline(predicted("one").outcome)
     assert one["step_time_s"]["low"] < one["step_time_s"]["value"] < one["step_time_s"]["high"]
     assert (one["fits"], one["degrees"]) == (True, {"tp": 2, "pp": 2, "dp": 4})
-    bare = headline_of(given("x", step_time_s=1.0).outcome)
+    bare = build_headline(given("x", step_time_s=1.0).outcome)
     assert bare.keys() == one.keys()
     assert (bare["usd"], bare["fits"]) == (None, None)

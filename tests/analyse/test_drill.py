@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import scenario
-from crosszone.analyse.drill import Drill, drill, fetch_times, share_with_zones
+from crosszone.analyse.drill import Drill, compute_fetch_times, compute_share_with_zones, run_drill
 from crosszone.cost.profile import Profiles
 from crosszone.errors import InvalidError
 from crosszone.plan.plan import Point
@@ -32,7 +32,7 @@ WIRE = 10e9 / 8 * 0.9653
 @cache
 def both() -> Drill:
     """Two equal zones near each other, one of eight GPUs each."""
-    return drill(scenario(job=JOB, cluster=zones(2, 8, node=PRICED, gbps=400, rtt_ms=1, usd_per_gb=0.0)))
+    return run_drill(scenario(job=JOB, cluster=zones(2, 8, node=PRICED, gbps=400, rtt_ms=1, usd_per_gb=0.0)))
 
 
 def lost(answer: Drill, zone: str) -> Any:
@@ -81,7 +81,7 @@ def test_a_plan_in_two_zones_falls_back_to_the_one_left():
 def test_a_checkpoint_that_lies_elsewhere_is_fetched_over_the_line():
     """[A17] 94.3 GB at 10 Gbit/s x 0.9653: 78.2 s from c to the fallback in one zone; nothing if it lies there."""
     cluster = zones(3, 8, node=PRICED)
-    answer = drill(scenario(job=JOB, cluster=cluster, strategy={"tp": 8, "pp": 1}), checkpoint_zone="c")
+    answer = run_drill(scenario(job=JOB, cluster=cluster, strategy={"tp": 8, "pp": 1}), checkpoint_zone="c")
     (home,) = answer.main.zones
     one = lost(answer, home)
     (refuge,) = one.fallback.zones
@@ -112,7 +112,7 @@ def test_each_zone_fetches_the_stages_it_holds_and_transfers_share_the_uplink():
             step_s=1.0,
             usd_per_step=1.0,
         )
-        return fetch_times(asked, way, CHECKPOINT, Profiles.load())["a"]
+        return compute_fetch_times(asked, way, CHECKPOINT, Profiles.load())["a"]
 
     across, apart = ["tp", "cp", "dp", "pp"], ["tp", "cp", "pp", "dp"]
     assert seconds(across) == pytest.approx(CHECKPOINT / 2 / WIRE)
@@ -125,7 +125,7 @@ def test_each_zone_fetches_the_stages_it_holds_and_transfers_share_the_uplink():
 def test_the_only_copy_may_be_lost_with_its_zone():
     """[A17]"""
     asked = scenario(job=JOB, cluster=zones(2, 8, node=PRICED, gbps=400, rtt_ms=1))
-    answer = drill(asked, checkpoint_zone="a", zone_failures_per_year=1.0)
+    answer = run_drill(asked, checkpoint_zone="a", zone_failures_per_year=1.0)
     gone, kept = lost(answer, "a"), lost(answer, "b")
     assert (gone.back_after_s, gone.usd_once, gone.lost_hours_per_year) == (None, None, None)
     assert gone.told["code"] == "drill_checkpoint_lost"
@@ -136,7 +136,7 @@ def test_the_only_copy_may_be_lost_with_its_zone():
 
 def test_a_zone_that_is_not_used_may_go():
     """[A17] A line of 1 Mbit/s: the plan lies in one zone, and losing the other changes nothing."""
-    answer = drill(scenario(job=JOB, cluster=zones(2, 8, node=PRICED, gbps=0.001)))
+    answer = run_drill(scenario(job=JOB, cluster=zones(2, 8, node=PRICED, gbps=0.001)))
     (home,) = answer.main.zones
     (other,) = {"a", "b"} - {home}
     one = lost(answer, other)
@@ -151,7 +151,7 @@ def test_a_zone_without_which_nothing_fits_says_so():
     cluster = zones(2, 8, node=PRICED, gbps=100)
     cluster["zones"][0]["nodes"][0]["count"] = 3
     asked = scenario(model="llama-2-70b", job=JOB, cluster=cluster, strategy={"offload": "none", "pp": 4})
-    first = drill(asked).losses[0]
+    first = run_drill(asked).losses[0]
     assert (first.zone, first.fits, first.tokens_left_pct, first.fallback) == ("a", False, 0.0, None)
     assert first.refusal[0]["code"] == "nothing_fits"
     assert first.told["code"] == "drill_nothing_left"
@@ -159,14 +159,14 @@ def test_a_zone_without_which_nothing_fits_says_so():
 
 def test_the_only_zone_has_no_fallback():
     """[A17]"""
-    (one,) = drill(scenario(job=JOB, cluster=one_zone(8))).losses
+    (one,) = run_drill(scenario(job=JOB, cluster=one_zone(8))).losses
     assert (one.used, one.fits, one.told["code"]) == (True, False, "drill_nothing_left")
 
 
 @given(rate=st.floats(0, 100))
 def test_zones_that_fail_lower_the_share_as_arithmetic_says(rate):
     """[A17] 1 / (1 / share + rate x time lost / year)."""
-    share = share_with_zones(0.95, rate * 7200 / YEAR_S)
+    share = compute_share_with_zones(0.95, rate * 7200 / YEAR_S)
     assert share == pytest.approx(1 / (1 / 0.95 + rate * 7200 / YEAR_S))
     assert share <= 0.95 * (1 + 1e-12)
 
@@ -174,7 +174,7 @@ def test_zones_that_fail_lower_the_share_as_arithmetic_says(rate):
 def test_a_rate_of_zone_failures_is_only_counted_where_it_is_given():
     """[A17] 12 a year, both zones in use: 12 x (sum of both times lost) of every year."""
     asked = scenario(job=JOB, cluster=zones(2, 8, node=PRICED, gbps=400, rtt_ms=1, usd_per_gb=0.0))
-    answer = drill(asked, zone_failures_per_year=12.0)
+    answer = run_drill(asked, zone_failures_per_year=12.0)
     seconds = sum(loss.back_after_s for loss in answer.losses)
     assert answer.share == pytest.approx(1 / (1 / answer.goodput.share + 12 * seconds / YEAR_S))
     assert lost(answer, "a").lost_hours_per_year == pytest.approx(12 * lost(answer, "a").back_after_s / 3600)
@@ -185,7 +185,7 @@ def test_a_rate_of_zone_failures_is_only_counted_where_it_is_given():
 
 def test_a_plan_slower_than_its_fallback_is_remarked_upon():
     """[A17] dp 2 at tp 8 forces both zones over a line of 0.1 Gbit/s."""
-    answer = drill(scenario(job=JOB, cluster=zones(2, 8, gbps=0.1), strategy={"tp": 8, "dp": 2}))
+    answer = run_drill(scenario(job=JOB, cluster=zones(2, 8, gbps=0.1), strategy={"tp": 8, "dp": 2}))
     assert lost(answer, "a").tokens_left_pct > 100
     assert "drill_slows" in {note["code"] for note in answer.notes}
 
@@ -210,7 +210,7 @@ def test_figures_it_rests_on_have_sources():
 def test_options_that_make_no_sense_are_refused(options, field):
     """[A17]"""
     with pytest.raises(InvalidError) as refused:
-        drill(scenario(job=JOB, cluster=zones(2, 8)), **options)
+        run_drill(scenario(job=JOB, cluster=zones(2, 8)), **options)
     assert refused.value.notices[0].field == field
 
 
@@ -221,9 +221,9 @@ def test_the_answer_survives_json_a_given_plan_is_drilled_and_a_cancelled_one_en
     asked = scenario(job=JOB, cluster=zones(2, 8, node=PRICED, gbps=400, rtt_ms=1, usd_per_gb=0.0))
     second = plan(asked, top=2).plans[1]
     seen: list[tuple[str, int, int]] = []
-    told = drill(asked, main=second, language="zh", progress=lambda *one: seen.append(one))
+    told = run_drill(asked, main=second, language="zh", progress=lambda *one: seen.append(one))
     assert told.main == second
     assert seen[-1] == ("zones", 2, 2)
     assert "失去" in told.losses[0].told["message"]
     with pytest.raises(CancelledError):
-        drill(asked, cancelled=lambda: True)
+        run_drill(asked, cancelled=lambda: True)

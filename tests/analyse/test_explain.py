@@ -11,8 +11,8 @@ from hypothesis import given
 from arithmetic import FUNCTIONS, worked_out
 from builders import scenario
 from conftest import ROOT
-from crosszone.analyse.explain import explain, figures, formulas, value_of
-from crosszone.analyse.explain.description import rules
+from crosszone.analyse.explain import explain, list_figures, load_formulas, read_value
+from crosszone.analyse.explain.description import load_rules
 from crosszone.errors import InvalidError
 from crosszone.inputs.scenario import load_scenario
 from crosszone.predict.predict import build_prediction, build_predictor
@@ -26,7 +26,7 @@ EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.yaml"))
 def opened(p, first=None):
     """Every figure of a prediction and all that can be opened from there, each explained once."""
     prediction = build_prediction(p)
-    waiting, found = list(first or figures(prediction)), {}
+    waiting, found = list(first or list_figures(prediction)), {}
     while waiting:
         path = waiting.pop()
         if path not in found:
@@ -46,14 +46,14 @@ def works_out(p):
     for path, one in found.items():
         assert close(worked_out(one.worked), one.value, one), (path, one.worked)
         assert one.result == pytest.approx(worked_out(one.worked), rel=1e-12)
-        assert one.formula in formulas()
+        assert one.formula in load_formulas()
         if one.lines:
             factor = 2.0**30 if re.fullmatch(r"memory_gib\.stages\[\d+\]\.(parts\.\w+|host)", path) else 1.0
             assert close(math.fsum(line.value for line in one.lines) / factor, one.value, one), path
         named = {part.name for part in one.inputs}
         assert set(re.findall(r"(?<![\w.])[a-z]\w*", one.symbols)) - set(FUNCTIONS) <= named, path
-    for path in figures(prediction):
-        assert found[path].value == pytest.approx(value_of(prediction, path), rel=1e-12)
+    for path in list_figures(prediction):
+        assert found[path].value == pytest.approx(read_value(prediction, path), rel=1e-12)
     return prediction, found
 
 
@@ -187,7 +187,7 @@ def test_an_unknown_figure_is_refused(figure):
 def test_both_languages_have_every_label():
     p = build_predictor(load_scenario(ROOT / "examples" / "mixtral.yaml"))
     prediction = build_prediction(p)
-    for path in figures(prediction):
+    for path in list_figures(prediction):
         english, chinese = (explain(p, prediction, path, language) for language in ("en", "zh"))
         assert english.label
         assert english.worked == chinese.worked
@@ -202,20 +202,24 @@ def keys_of(text):
 def test_every_text_of_the_figures_is_used_and_there():
     folder = ROOT / "src" / "crosszone" / "analyse"
     source = "\n".join(path.read_text("utf-8") for path in [*(folder / "explain").glob("*.py"), folder / "radar.py"])
-    asked = [keys_of(text) for rule in rules() for text in (rule.label, *rule.params.values(), *rule.note, rule.zero)]
+    asked = [
+        keys_of(text) for rule in load_rules() for text in (rule.label, *rule.params.values(), *rule.note, rule.zero)
+    ]
     asked += [keys_of(text) for text in re.findall(r'Words\(\s*f?"([^"]+)"', source)]
     asked += [keys_of(text) for text in re.findall(r'f?"((?:kind|tier|sum|link|axis_why|axis|way)_[^"]*)"', source)]
     known = set(load_texts("en")["figure"])
     assert {key for key in known if not any(pattern.fullmatch(key) for pattern in asked)} == set()
-    plain = {text for rule in rules() for text in (rule.label, *rule.params.values(), *rule.note, rule.zero) if text}
+    plain = {
+        text for rule in load_rules() for text in (rule.label, *rule.params.values(), *rule.note, rule.zero) if text
+    }
     missing = {text for text in plain if "{" not in text} - known - set(load_texts("en")["label"])
     assert missing <= {"note_egress", "note_launches", "note_links", "note_bytes"}  # each becomes one of several
 
 
 def test_the_formulas_are_those_of_the_docs():
     text = (ROOT / "docs" / "formulas.md").read_text("utf-8")
-    assert list(formulas()) == re.findall(r"^### \[(\w+)\]", text, re.MULTILINE)
-    v6 = formulas()["V6"]
+    assert list(load_formulas()) == re.findall(r"^### \[(\w+)\]", text, re.MULTILINE)
+    v6 = load_formulas()["V6"]
     assert (v6.title, v6.part) == ("MFU and HFU", "Step")
     assert v6.markdown.startswith("Model FLOPs of a step [F1] /")
-    assert "###" not in "".join(one.markdown for one in formulas().values())
+    assert "###" not in "".join(one.markdown for one in load_formulas().values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conftest import ROOT
-from crosszone.analyse.explain import explain, formulas
+from crosszone.analyse.explain import explain, load_formulas
 from crosszone.errors import InvalidError
 from crosszone.inputs.scenario import read_scenario
 from crosszone.predict.predict import build_prediction, build_predictor
@@ -44,7 +44,7 @@ def test_every_figure_of_a_timeline_works_out(name):
         one = explain(p, prediction, path)
         assert one.value == pytest.approx(value, rel=1e-12, abs=1e-12 * view["step_s"])
         assert one.result == pytest.approx(value, rel=1e-9, abs=1e-9 * view["step_s"]), path
-        assert one.formula in formulas()
+        assert one.formula in load_formulas()
         for part in one.inputs:
             if part.figure:
                 assert explain(p, prediction, part.figure).value == pytest.approx(part.value)

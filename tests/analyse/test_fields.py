@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders import fields, scenario, zone
-from crosszone.analyse.fields import changed, read_change, read_changes, scenario_with
+from crosszone.analyse.fields import change_fields, change_scenario, read_change, read_changes
 from crosszone.errors import InputError
 
 CLUSTER = {
@@ -22,7 +22,7 @@ def three():
 
 
 def test_a_path_leads_through_keys_lists_and_names():
-    found = scenario_with(
+    found = change_scenario(
         three(),
         {
             "job.global_batch": 96,
@@ -41,7 +41,7 @@ def test_a_path_leads_through_keys_lists_and_names():
 
 
 def test_two_zones_name_the_link_between_them_in_either_order():
-    found = scenario_with(three(), {"cluster.links[b,a].rtt_ms": 30, "cluster.links[c, a].gbps": 5})
+    found = change_scenario(three(), {"cluster.links[b,a].rtt_ms": 30, "cluster.links[c, a].gbps": 5})
     assert [(link.between, link.gbps, link.rtt_ms) for link in found.cluster.links] == [
         (("a", "b"), 10, 30),
         (("c", "a"), 5, None),
@@ -51,13 +51,13 @@ def test_two_zones_name_the_link_between_them_in_either_order():
 def test_a_link_with_two_rates_is_changed_in_the_direction_it_is_named():
     links = [{"between": ["a", "b"], "gbps": 10, "gbps_back": 2, "rtt_ms": 25}]
     base = scenario(cluster=CLUSTER | {"links": links}, job=JOB)
-    there, back = (scenario_with(base, {f"cluster.links[{way}].gbps": 40}) for way in ("a,b", "b,a"))
+    there, back = (change_scenario(base, {f"cluster.links[{way}].gbps": 40}) for way in ("a,b", "b,a"))
     assert (there.cluster.links[0].gbps, there.cluster.links[0].gbps_back) == (40, 2)
     assert (back.cluster.links[0].gbps, back.cluster.links[0].gbps_back) == (10, 40)
 
 
 def test_a_star_is_all_entries_and_all_pairs_of_zones():
-    found = scenario_with(three(), {"cluster.links[*].gbps": 7, "cluster.zones[*].nodes[*].count": 3})
+    found = change_scenario(three(), {"cluster.links[*].gbps": 7, "cluster.zones[*].nodes[*].count": 3})
     assert sorted((link.between, link.gbps) for link in found.cluster.links) == [
         (("a", "b"), 7),
         (("a", "c"), 7),
@@ -67,7 +67,7 @@ def test_a_star_is_all_entries_and_all_pairs_of_zones():
 
 
 def test_a_field_of_a_named_model_or_gpu_changes_a_copy_of_it():
-    found = scenario_with(three(), {"model.layers": 16, "cluster.zones[0].nodes[0].gpu.memory_gib": 40})
+    found = change_scenario(three(), {"model.layers": 16, "cluster.zones[0].nodes[0].gpu.memory_gib": 40})
     assert found.model.layers == 16 and found.model.hidden == three().model.hidden
     assert [one.nodes[0].gpu.memory_gib for one in found.cluster.zones] == [40, 80, 80]
 
@@ -88,14 +88,14 @@ def test_a_field_of_a_named_model_or_gpu_changes_a_copy_of_it():
 )
 def test_a_path_that_leads_nowhere_is_refused_with_its_place(path, code):
     with pytest.raises(InputError) as error:
-        scenario_with(three(), {path: 1})
+        change_scenario(three(), {path: 1})
     assert error.value.notices[0].code == code
     assert error.value.notices[0].message("zh") and error.value.notices[0].hint("zh")
 
 
 def test_a_value_that_cannot_be_is_refused_as_in_a_file():
     with pytest.raises(InputError, match=r"job\.global_batch"):
-        scenario_with(three(), {"job.global_batch": 0})
+        change_scenario(three(), {"job.global_batch": 0})
 
 
 def test_changes_are_read_from_text():
@@ -110,4 +110,4 @@ def test_changes_are_read_from_text():
 
 
 def test_plain_values_are_changed_without_being_checked():
-    assert changed(fields(), {"strategy.tp": 2})["strategy"] == {"tp": 2}
+    assert change_fields(fields(), {"strategy.tp": 2})["strategy"] == {"tp": 2}

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import A100, scenario
-from crosszone.analyse.cluster_changes import changes, freed, next_faster, plannable
-from crosszone.analyse.marginal import ORDER, Marginal, Worth, _Gain, marginal
+from crosszone.analyse.cluster_changes import drop_count_pins, drop_planned_fields, find_next_faster_gpu, list_changes
+from crosszone.analyse.marginal import ORDER, Marginal, Worth, _Gain, compare_marginal
 from crosszone.errors import IllegalError
 from crosszone.inputs.catalogue import catalogue
 from crosszone.plan.planner import plan
@@ -32,7 +32,7 @@ def variants(answer: Marginal, kind: str) -> dict[str, Any]:
 @cache
 def near() -> Marginal:
     """Two zones of eight GPUs over a wide line that costs nothing."""
-    return marginal(scenario(job=JOB, cluster=zones(2, 8, node=PRICED, gbps=400, rtt_ms=1, usd_per_gb=0.0)))
+    return compare_marginal(scenario(job=JOB, cluster=zones(2, 8, node=PRICED, gbps=400, rtt_ms=1, usd_per_gb=0.0)))
 
 
 def best_tokens(**changed: Any) -> float:
@@ -41,7 +41,7 @@ def best_tokens(**changed: Any) -> float:
 
 def test_a_node_more_brings_what_the_best_plan_with_it_does_for_its_price():
     """[A16] One node of eight at $2: + $16 an hour, $384 a day; return = tokens/s gained / 16; worth = gain x 16."""
-    answer = marginal(scenario(job=JOB, cluster=one_zone(8, **PRICED)), kinds=["node"])
+    answer = compare_marginal(scenario(job=JOB, cluster=one_zone(8, **PRICED)), kinds=["node"])
     (one,) = answer.variants
     before, after = best_tokens(cluster=one_zone(8, **PRICED)), best_tokens(cluster=one_zone(16, **PRICED))
     assert answer.base.usd_per_hour == 16.0
@@ -61,7 +61,7 @@ def test_more_rate_on_the_line_is_worth_what_it_gains_less_its_egress():
     """[A16] 10 to 20 Gbit/s; the plan is the one for that cluster, and the rent of the line is not known."""
     pinned = {"tp": 8, "dp": 2}
     cluster = zones(2, 8, node=PRICED)
-    answer = marginal(scenario(job=JOB, cluster=cluster, strategy=pinned), kinds=["link", "links"])
+    answer = compare_marginal(scenario(job=JOB, cluster=cluster, strategy=pinned), kinds=["link", "links"])
     (one,) = answer.variants
     after = best_tokens(cluster=zones(2, 8, node=PRICED, gbps=20), strategy=pinned)
     assert one.worth.tokens_per_s == pytest.approx(after)
@@ -75,7 +75,7 @@ def test_more_rate_on_the_line_is_worth_what_it_gains_less_its_egress():
 
 def test_a_zone_behind_a_thin_line_costs_nothing_to_drop():
     """[A16] Eight GPUs at $2 that no plan can use: $384 a day saved, and the first row."""
-    answer = marginal(scenario(job=JOB, cluster=zones(2, 8, node=PRICED, gbps=0.001)))
+    answer = compare_marginal(scenario(job=JOB, cluster=zones(2, 8, node=PRICED, gbps=0.001)))
     first = answer.variants[0]
     assert (first.kind, first.verdict) == ("drop", "saves")
     assert first.usd_per_day_more == pytest.approx(-384.0)
@@ -88,7 +88,7 @@ def test_a_zone_behind_a_thin_line_costs_nothing_to_drop():
 def test_a_zone_that_a_pin_makes_a_plan_use_slows_it_down():
     """[A16] dp 2 at tp 8 forces both zones; without b, and without the pin, the step is shorter."""
     cluster = zones(2, 8, node=PRICED, gbps=0.1)
-    answer = marginal(scenario(job=JOB, cluster=cluster, strategy={"tp": 8, "dp": 2}))
+    answer = compare_marginal(scenario(job=JOB, cluster=cluster, strategy={"tp": 8, "dp": 2}))
     one = variants(answer, "drop")["b"]
     alone = best_tokens(cluster=one_zone(8, **PRICED), strategy={"tp": 8})
     assert one.freed
@@ -103,11 +103,15 @@ def test_a_zone_that_a_pin_makes_a_plan_use_slows_it_down():
 def test_pins_that_do_not_fix_the_number_of_gpus_stay():
     """[A16] A node more is planned without dp, but with tp; more rate with both."""
     asked = scenario(job=JOB, cluster=one_zone(8), strategy={"tp": 4, "dp": 2, "micro_batch": 1})
-    assert freed(asked).strategy.pinned == {"tp", "micro_batch"}
-    assert freed(scenario(job=JOB, cluster=one_zone(8), strategy={"tp": 4})) is None
+    assert drop_count_pins(asked).strategy.pinned == {"tp", "micro_batch"}
+    assert drop_count_pins(scenario(job=JOB, cluster=one_zone(8), strategy={"tp": 4})) is None
     settled = {"tp": 4, "dp": 2, "micro_batch": 1, "replica_micro_batches": [40, 24]}
-    assert plannable(scenario(cluster=one_zone(8), strategy=settled)).strategy.pinned == {"tp", "dp", "micro_batch"}
-    assert freed(scenario(cluster=one_zone(8), strategy=settled)).strategy.pinned == {"tp", "micro_batch"}
+    assert drop_planned_fields(scenario(cluster=one_zone(8), strategy=settled)).strategy.pinned == {
+        "tp",
+        "dp",
+        "micro_batch",
+    }
+    assert drop_count_pins(scenario(cluster=one_zone(8), strategy=settled)).strategy.pinned == {"tp", "micro_batch"}
 
 
 def test_every_change_is_tried_once():
@@ -117,7 +121,7 @@ def test_every_change_is_tried_once():
     cluster = zones(3, 8)
     cluster["links"] = [{"between": ["c", "a"], "gbps": 40, "gbps_back": 50, "rtt_ms": 5}]
     cluster["zones"][1]["uplink_gbps"] = 7.0
-    found = list(changes(scenario(cluster=cluster)))
+    found = list(list_changes(scenario(cluster=cluster)))
     kinds = [one.kind for one in found]
     assert {kind: kinds.count(kind) for kind in kinds} == {
         "node": 3, "zone": 6, "link": 3, "links": 1, "uplink": 1, "gpu": 4, "drop": 3,
@@ -143,7 +147,7 @@ def test_a_new_zone_is_linked_like_the_best_and_the_median_link():
         {"between": ["a", "c"], "gbps": 40, "rtt_ms": 5, "usd_per_gb": 0.01},
         {"between": ["a", "b"], "gbps": 2},
     ]
-    best, median = [one for one in changes(scenario(cluster=cluster)) if (one.kind, one.target) == ("zone", "a")]
+    best, median = [one for one in list_changes(scenario(cluster=cluster)) if (one.kind, one.target) == ("zone", "a")]
     links = [link for link in best.make().links if "a-2" in link.between]
     assert {link.between for link in links} == {("a", "a-2"), ("b", "a-2"), ("c", "a-2")}
     assert {(link.gbps, link.rtt_ms, link.usd_per_gb) for link in links} == {(40.0, 5.0, 0.01)}
@@ -164,7 +168,7 @@ def test_a_new_zone_is_linked_like_the_best_and_the_median_link():
 )
 def test_the_next_gpu_is_the_least_that_is_faster_of_its_vendor_and_form(gpu, faster):
     """[A16] Higher bf16 peak, or the same with faster memory; with a price."""
-    found = next_faster(catalogue().gpu(gpu), "bf16")
+    found = find_next_faster_gpu(catalogue().gpu(gpu), "bf16")
     assert (found.name if found else None) == faster
 
 
@@ -174,7 +178,7 @@ def test_a_zone_without_which_nothing_fits_is_kept_and_says_why():
     cluster["zones"][0]["nodes"][0]["count"] = 3
     pinned = {"offload": "none", "pp": 4}
     asked = scenario(model="llama-2-70b", job=JOB, cluster=cluster, strategy=pinned)
-    one = variants(marginal(asked, kinds=["drop"]), "drop")["a"]
+    one = variants(compare_marginal(asked, kinds=["drop"]), "drop")["a"]
     assert (one.verdict, one.worth, one.tokens_pct) == ("refused", None, None)
     assert one.refusal[0]["code"] == "nothing_fits"
     assert one.advice["code"] == "marginal_drop_needed"
@@ -197,7 +201,7 @@ def test_a_zone_without_which_nothing_fits_is_kept_and_says_why():
 )
 def test_a_verdict_weighs_speed_against_money(tokens, usd, verdict, code):
     """[A16] Before: 1000 tokens/s at $16 an hour. With 1900 at $32: 56 tokens/s for each $, worth $14.4, 5 % dearer."""
-    (change,) = [one for one in changes(scenario(cluster=one_zone(8))) if one.kind == "node"]
+    (change,) = [one for one in list_changes(scenario(cluster=one_zone(8))) if one.kind == "node"]
     gain = _Gain(change, worth(1000.0, 16.0), worth(tokens, usd), None)
     assert (gain.verdict, gain.advice.code) == (verdict, code)
     if usd == 32.0 and tokens == 1900.0:
@@ -215,12 +219,12 @@ def worth(tokens: float, usd: float | None) -> Worth:
 def test_a_scenario_without_any_plan_is_refused():
     """[A16]"""
     with pytest.raises(IllegalError):
-        marginal(scenario(model="llama-2-70b", cluster=one_zone(1), strategy={"offload": "none"}))
+        compare_marginal(scenario(model="llama-2-70b", cluster=one_zone(1), strategy={"offload": "none"}))
 
 
 def test_without_prices_there_is_speed_and_no_return():
     """[A16] No price of an H800 is known."""
-    answer = marginal(scenario(job=JOB, cluster=zones(2, 8, node={"gpu": "h800-80gb-sxm"}, gbps=100, rtt_ms=1)))
+    answer = compare_marginal(scenario(job=JOB, cluster=zones(2, 8, node={"gpu": "h800-80gb-sxm"}, gbps=100, rtt_ms=1)))
     assert "marginal_unpriced" in {note["code"] for note in answer.notes}
     assert {one.tokens_per_s_per_usd_hour for one in answer.variants} == {None}
     assert {one.verdict for one in answer.variants} <= {"faster", "worse", "nothing"}
@@ -256,7 +260,7 @@ def test_egress_may_eat_what_a_wider_line_gains(pinned, worthwhile):
     asked for time, turns from the pipeline to gradients over the line, which at $0.02 a GB costs more than the GPUs.
     """
     cluster = zones(2, 8, node=PRICED, **({} if pinned else {"gbps": 100, "rtt_ms": 1}))
-    answer = marginal(scenario(job=JOB, cluster=cluster, strategy=pinned or None), kinds=["link"])
+    answer = compare_marginal(scenario(job=JOB, cluster=cluster, strategy=pinned or None), kinds=["link"])
     (one,) = answer.variants
     assert one.verdict == "faster"
     assert (one.worth_usd_per_hour > 0) == (one.usd_per_million_tokens_pct < 0) == worthwhile
@@ -266,7 +270,7 @@ def test_egress_may_eat_what_a_wider_line_gains(pinned, worthwhile):
 def test_the_answer_survives_json_and_is_told_in_both_languages():
     """[A16]"""
     assert Marginal.model_validate_json(near().model_dump_json()) == near()
-    told = marginal(scenario(job=JOB, cluster=one_zone(8, **PRICED)), kinds=["node"], language="zh")
+    told = compare_marginal(scenario(job=JOB, cluster=one_zone(8, **PRICED)), kinds=["node"], language="zh")
     assert "增加一个节点" in told.variants[0].change["message"]
 
 
@@ -274,10 +278,10 @@ def test_progress_is_told_and_a_cancelled_one_ends():
     """[A16]"""
     seen: list[tuple[str, int, int]] = []
     asked = scenario(job=JOB, cluster=one_zone(8, **PRICED))
-    marginal(asked, kinds=["node", "gpu"], progress=lambda *told: seen.append(told))
+    compare_marginal(asked, kinds=["node", "gpu"], progress=lambda *told: seen.append(told))
     assert seen == [("variants", 0, 2), ("variants", 1, 2), ("variants", 2, 2)]
     with pytest.raises(CancelledError):
-        marginal(asked, cancelled=lambda: True)
+        compare_marginal(asked, cancelled=lambda: True)
 
 
 @pytest.mark.slow
@@ -286,7 +290,7 @@ def test_progress_is_told_and_a_cancelled_one_ends():
 def test_more_of_anything_is_never_slower_and_less_never_faster(gbps, price, batch):
     """[A16] The planner may leave idle what is added; figures agree with each other."""
     cluster = zones(2, 4, node={"usd_per_gpu_hour": price}, gbps=gbps)
-    answer = marginal(scenario(job=MEGATRON | {"global_batch": batch}, cluster=cluster, strategy={"tp": 4}))
+    answer = compare_marginal(scenario(job=MEGATRON | {"global_batch": batch}, cluster=cluster, strategy={"tp": 4}))
     for one in answer.variants:
         if one.worth is None:
             continue

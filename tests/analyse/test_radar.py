@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from builders import scenario
-from crosszone.analyse.bill import bill
-from crosszone.analyse.radar import AXES, radar
+from crosszone.analyse.bill import build_bill
+from crosszone.analyse.radar import AXES, build_radar
 from crosszone.inputs.parameters import parameters
 from crosszone.plan.planner import plan
 from crosszone.predict.predict import build_prediction, build_predictor
@@ -23,7 +23,7 @@ def given(gbps=10, **strategy):
 @pytest.fixture(scope="module")
 def found():
     one, other = given(), given(tp=8, pp=1)
-    return one, other, radar(one, [("chosen", one), ("runner_up", other)])
+    return one, other, build_radar(one, [("chosen", one), ("runner_up", other)])
 
 
 def entry(answer, name):
@@ -51,7 +51,7 @@ def test_every_axis_is_what_its_formula_says(found):
         1 - prediction.breakdown_s["bubble"] / prediction.step_time_s.expected
     )
     cheapest = min(one.raw["price"] for one in answer.entries)
-    assert chosen.values["price"] == pytest.approx(cheapest / bill(p).usd_per_million_tokens)
+    assert chosen.values["price"] == pytest.approx(cheapest / build_bill(p).usd_per_million_tokens)
     assert entry(answer, "runner_up").raw["speed"] == pytest.approx(
         build_prediction(build_predictor(other)).tokens_per_s.expected
     )
@@ -78,14 +78,14 @@ def test_families_are_the_best_plans_with_these_degrees(found):
 
 def test_values_follow_the_input(found):
     answer = found[2]
-    slow = radar(given(gbps=1), [("chosen", given(gbps=1))], families=False)
+    slow = build_radar(given(gbps=1), [("chosen", given(gbps=1))], families=False)
     assert entry(slow, "chosen").raw["speed"] < entry(answer, "chosen").raw["speed"]
     assert entry(slow, "chosen").values["computing"] < entry(answer, "chosen").values["computing"]
 
 
 def test_a_family_that_does_not_fit_says_why():
     one = scenario(model="llama-2-70b", strategy={"tp": 8}, job=MEGATRON, cluster=zones(1, 8))
-    answer = radar(one, [("chosen", one)])
+    answer = build_radar(one, [("chosen", one)])
     missing = entry(answer, "dp_only")
     assert missing.way is None
     assert set(missing.values.values()) == {None}
@@ -96,7 +96,7 @@ def test_a_family_that_does_not_fit_says_why():
 def test_a_price_that_is_not_known_leaves_its_axis_empty():
     zone = {"name": "a", "nodes": [{"count": 1, "gpus": 8, "gpu": {"like": "a100-80gb-sxm", "usd_per_hour": None}}]}
     one = scenario(strategy={"zero": 3}, cluster={"zones": [zone]})
-    chosen = entry(radar(one, [("chosen", one)], families=False), "chosen")
+    chosen = entry(build_radar(one, [("chosen", one)], families=False), "chosen")
     assert chosen.values["price"] is None
     assert chosen.raw["price"] is None
 
@@ -104,6 +104,6 @@ def test_a_price_that_is_not_known_leaves_its_axis_empty():
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_each_axis_states_its_formula(found, language):
     one = found[0]
-    axes = radar(one, [("chosen", one)], language=language, families=False).axes
+    axes = build_radar(one, [("chosen", one)], language=language, families=False).axes
     assert [axis.formula for axis in axes] == ["Y1", "Y2", "Y3", "Y4", "Y5", "Y6", "Y7"]
     assert all(axis.label and axis.explain and axis.text and axis.title for axis in axes)

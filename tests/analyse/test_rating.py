@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from builders import zone
-from crosszone.analyse.rating import DOUBTS, LinkUse, Rating, _spread_poisson, _spread_skewed, rating
+from crosszone.analyse.rating import DOUBTS, LinkUse, Rating, _build_poisson_draws, _build_skewed_draws, build_rating
 from crosszone.predict.predict import build_prediction
 from crosszone.predict.predictor import Predictor
 from effort import examples
@@ -40,7 +40,7 @@ def far(**link: Any) -> Predictor:
 def test_without_any_doubt_p95_is_p50_is_the_prediction():
     """[A18] Typed round-trip time, no jitter, no loss, the profile taken as it is."""
     p = across()
-    got = rating(p, doubts=["rtt", "jitter", "loss"])
+    got = build_rating(p, doubts=["rtt", "jitter", "loss"])
     assert got.step_s.p95 == got.step_s.p50 == got.expected_s == p.step_time.expected
     assert got.days.p95 == got.days.p50 == pytest.approx(build_prediction(p).run.days.expected)
     assert (got.largest, got.told["code"]) == (None, "rating_certain")
@@ -49,7 +49,7 @@ def test_without_any_doubt_p95_is_p50_is_the_prediction():
 def test_the_profiles_error_alone_is_a_known_factor():
     """[A18] p95 = step x high^(1.645 / 1.2816); tokens/s falls by it, days grow by it."""
     p = placed({"tp": 8, "dp": 2}, job=JOB)
-    got = rating(p)
+    got = build_rating(p)
     expected = p.step_time.expected
     assert got.step_s.p50 == pytest.approx(expected, rel=1e-12)
     assert got.step_s.p95 / expected == pytest.approx(p.factors[1] ** BEYOND, rel=2e-3)
@@ -63,7 +63,7 @@ def test_one_uncertain_round_trip_time_is_its_own_quantile():
     p = far()
     band = p.placed.links[0, 1].rtt_ms
     assert band.low < band.expected < band.high
-    got = rating(p, doubts=["rtt"])
+    got = build_rating(p, doubts=["rtt"])
     late = far(rtt_ms=band.expected * (band.high / band.expected) ** BEYOND).step_time.expected
     assert got.step_s.p50 == pytest.approx(p.step_time.expected, rel=1e-9)
     assert got.step_s.p95 == pytest.approx(late, rel=2e-3)
@@ -74,7 +74,7 @@ def test_one_uncertain_round_trip_time_is_its_own_quantile():
 def test_jitter_moves_a_step_and_averages_out_over_a_run():
     """[A18] 30 +- 10 ms over a thin window: p95 of the step is that at 30 + 16.4 ms; days stay."""
     p = across(rtt_ms=30.0, jitter_ms=10.0, gbps=400)
-    got = rating(p, doubts=["jitter"])
+    got = build_rating(p, doubts=["jitter"])
     late = across(rtt_ms=30.0 + 16.448536, gbps=400).step_time.expected
     assert got.step_s.p50 == pytest.approx(p.step_time.expected, rel=1e-9)
     assert late > 1.02 * p.step_time.expected
@@ -85,26 +85,26 @@ def test_jitter_moves_a_step_and_averages_out_over_a_run():
 
 def test_jitter_that_is_not_given_is_taken_from_a_source_and_said():
     """[A18] 0.25 ms; a typed one, even 0, is taken as it is."""
-    got = rating(across(jitter_ms=None), doubts=["jitter"])
+    got = build_rating(across(jitter_ms=None), doubts=["jitter"])
     assert [note["code"] for note in got.notes] == ["jitter_assumed"]
     assert "skyplane-grid-2022" in got.notes[0]["message"]
     assert {one.doubt for one in got.doubts if one.present} == {"jitter"}
-    assert rating(across(), doubts=["jitter"]).notes == ()
+    assert build_rating(across(), doubts=["jitter"]).notes == ()
 
 
 def test_lost_packets_come_by_chance():
     """[A18] Mean 2: e^-2 = 13.5 % of steps lose none, 27.1 % one; mean 1e6: standard deviation 1000."""
-    few, many = _spread_poisson(2.0, 10_000), _spread_poisson(1e6, 10_000)
+    few, many = _build_poisson_draws(2.0, 10_000), _build_poisson_draws(1e6, 10_000)
     assert (few == 0).mean() == pytest.approx(math.exp(-2), abs=2e-4)
     assert (few == 1).mean() == pytest.approx(2 * math.exp(-2), abs=2e-4)
     assert few.mean() == pytest.approx(2.0, rel=1e-3)
     assert (many.mean(), many.std()) == (pytest.approx(1e6), pytest.approx(1000.0, rel=1e-2))
-    assert _spread_poisson(0.0, 3).tolist() == [0.0, 0.0, 0.0]
+    assert _build_poisson_draws(0.0, 3).tolist() == [0.0, 0.0, 0.0]
 
 
 def test_loss_widens_a_step_that_its_connections_limit():
     """[A18] 0.01 % of some 37 million packets: 3700 +- 61 of them."""
-    got = rating(across(loss_pct=0.01, rtt_ms=50.0), doubts=["loss"])
+    got = build_rating(across(loss_pct=0.01, rtt_ms=50.0), doubts=["loss"])
     assert got.step_s.p95 > got.step_s.p50 == pytest.approx(got.expected_s, rel=1e-3)
     assert got.largest == "loss"
 
@@ -112,17 +112,17 @@ def test_loss_widens_a_step_that_its_connections_limit():
 def test_a_skewed_draw_has_its_median_and_one_in_ten_beyond_each_end():
     """[A18]"""
     even = np.array([-1.2815516, 0.0, 1.2815516])
-    assert _spread_skewed(even, 2.0, 3.0, 9.0) == pytest.approx([2.0, 3.0, 9.0])
+    assert _build_skewed_draws(even, 2.0, 3.0, 9.0) == pytest.approx([2.0, 3.0, 9.0])
 
 
 @pytest.mark.slow
 def test_what_each_doubt_adds_is_what_is_gone_without_it():
     """[A18] Each is switched off in turn; the largest stands first."""
-    got = rating(far(jitter_ms=3.0, loss_pct=0.001))
+    got = build_rating(far(jitter_ms=3.0, loss_pct=0.001))
     assert [one.widens_s for one in got.doubts] == sorted((one.widens_s for one in got.doubts), reverse=True)
     by = {one.doubt: one for one in got.doubts}
     assert {doubt for doubt, one in by.items() if one.present} == {"profile", "rtt", "jitter", "loss"}
-    without = rating(far(jitter_ms=3.0, loss_pct=0.001), doubts=["rtt", "jitter", "loss"])
+    without = build_rating(far(jitter_ms=3.0, loss_pct=0.001), doubts=["rtt", "jitter", "loss"])
     assert by["profile"].p95_without_s == pytest.approx(without.step_s.p95)
     assert by["profile"].widens_s == pytest.approx(got.step_s.p95 - without.step_s.p95)
 
@@ -131,8 +131,8 @@ def test_what_each_doubt_adds_is_what_is_gone_without_it():
 @given(predictors())
 def test_p95_is_never_below_p50_and_p50_is_near_the_prediction(p):
     """[A18] Skewed errors move the middle a little; jitter, which only ever delays, may move it further."""
-    got = rating(p)
-    calm = rating(p, doubts=[doubt for doubt in DOUBTS if doubt != "jitter"])
+    got = build_rating(p)
+    calm = build_rating(p, doubts=[doubt for doubt in DOUBTS if doubt != "jitter"])
     assert got.step_s.p95 >= got.step_s.p50 > 0
     assert got.tokens_per_s.p95 <= got.tokens_per_s.p50
     assert got.days.p95 >= got.days.p50
@@ -144,7 +144,7 @@ def test_p95_is_never_below_p50_and_p50_is_near_the_prediction(p):
 
 
 def uses(p: Predictor) -> dict[str, LinkUse]:
-    return {use.link: use for use in rating(p, doubts=[]).links}
+    return {use.link: use for use in build_rating(p, doubts=[]).links}
 
 
 def test_connections_of_all_ranks_fill_a_short_line():

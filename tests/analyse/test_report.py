@@ -7,8 +7,8 @@ from hypothesis import given
 
 from arithmetic import worked_out
 from builders import scenario
-from crosszone.analyse.communication import boundness_of, communication_report, crossing_groups
-from crosszone.analyse.communication import one_zone as together
+from crosszone.analyse.communication import build_communication_report, classify_boundness, list_crossing_groups
+from crosszone.analyse.communication import merge_zones as together
 from crosszone.predict.predict import build_prediction, build_predictor
 from effort import examples
 from predict.given import MEGATRON, one_zone, placed, predictors, zones
@@ -21,7 +21,7 @@ APART = {"order": ["tp", "cp", "pp", "dp"], "blocks": [{"zone": z, "count": 8} f
 def test_lines_add_up_and_their_formulas_work_out(p):
     """[A1] F75, F83: kinds, tiers and links each hold all bytes; every formula with numbers gives the bytes of its row."""
     prediction = build_prediction(p)
-    report = communication_report(p, prediction)
+    report = build_communication_report(p, prediction)
     total = sum(line.bytes_per_step for line in report.lines)
     for sums in (report.kinds, report.tiers):
         assert sum(one.bytes_per_step for one in sums) == pytest.approx(total, rel=1e-9)
@@ -41,7 +41,7 @@ def test_lines_add_up_and_their_formulas_work_out(p):
 @given(predictors())
 def test_exposed_and_compute_are_those_of_the_step(p):
     """[A1] F49: what is exposed of all kinds is what the breakdown says of communication; nothing is counted twice."""
-    report = communication_report(p)
+    report = build_communication_report(p)
     assert report.exposed_s + report.compute_s <= report.step_s * (1 + 1e-9)
     assert report.communication_share == pytest.approx(report.exposed_s / report.step_s)
     if report.compute_to_communication is not None:
@@ -61,7 +61,7 @@ def test_exposed_and_compute_are_those_of_the_step(p):
 )
 def test_labels_are_not_swapped(compute, communication, label):
     """[A5] F53: communication-bound is where communication takes longer than compute."""
-    assert boundness_of(compute, communication) == label
+    assert classify_boundness(compute, communication) == label
 
 
 def test_groups_that_cross_are_counted_by_hand():
@@ -71,17 +71,17 @@ def test_groups_that_cross_are_counted_by_hand():
     across = placed(
         {"tp": 2, "pp": 2, "dp": 4}, cluster=zones(2, 8), placement=APART | {"order": ["tp", "cp", "dp", "pp"]}
     )
-    found = {(one.link, one.axis): (one.groups, one.ranks) for one in crossing_groups(across.placed)}
+    found = {(one.link, one.axis): (one.groups, one.ranks) for one in list_crossing_groups(across.placed)}
     assert found == {("a > b", "pp"): (8, 2), ("b > a", "pp"): (8, 2)}
     beside = placed({"tp": 2, "pp": 2, "dp": 4}, cluster=zones(2, 8), placement=APART)
-    found = {(one.link, one.axis): (one.groups, one.ranks) for one in crossing_groups(beside.placed)}
+    found = {(one.link, one.axis): (one.groups, one.ranks) for one in list_crossing_groups(beside.placed)}
     assert found == {("a > b", "dp"): (4, 4), ("b > a", "dp"): (4, 4)}
-    assert crossing_groups(placed({"tp": 8, "dp": 2}).placed) == ()
+    assert list_crossing_groups(placed({"tp": 8, "dp": 2}).placed) == ()
 
 
 def test_one_zone_has_no_other_to_be_compared_with():
     """[A2] F52: inside one zone only as many GPUs alone are left; one GPU alone is as good as itself."""
-    report = communication_report(placed({"dp": 1}, cluster=one_zone(1)))
+    report = build_communication_report(placed({"dp": 1}, cluster=one_zone(1)))
     assert report.scaling.one_zone is None
     assert report.scaling.one_gpu == pytest.approx(1.0, rel=1e-6)
     assert report.links == () and report.groups == ()
@@ -91,7 +91,7 @@ def test_efficiency_is_throughput_over_that_of_the_smaller_world():
     """[A2] F52: tokens/s over the same 16 GPUs in one zone, and over 16 times one GPU."""
     strategy = {"tp": 8, "dp": 2}
     p = placed(strategy, cluster=zones(2, 8), placement=APART)
-    scaling = communication_report(p).scaling
+    scaling = build_communication_report(p).scaling
     near = placed(strategy, cluster=together(p.placed.cluster).model_dump(mode="json", exclude_unset=True))
     assert scaling.one_zone == pytest.approx(near.step_s[1] / p.step_s[1], rel=1e-6)
     alone = build_predictor(
@@ -110,11 +110,12 @@ def test_zones_that_are_not_used_do_not_matter_to_the_efficiency():
     for gpu in ("a100-80gb-sxm", "h100-80gb-sxm"):
         cluster = zones(3, 8)
         cluster["zones"][0]["nodes"][0]["gpu"] = gpu
-        found.append(communication_report(placed({"tp": 8, "dp": 2}, cluster=cluster, placement=place)).scaling)
+        found.append(build_communication_report(placed({"tp": 8, "dp": 2}, cluster=cluster, placement=place)).scaling)
     assert found[0] == found[1] and found[0].one_zone < 1
     alone = {"order": ["tp", "cp", "pp", "dp"], "blocks": [{"zone": "c", "count": 8}]}
     assert (
-        communication_report(placed({"tp": 8, "dp": 1}, cluster=zones(3, 8), placement=alone)).scaling.one_zone is None
+        build_communication_report(placed({"tp": 8, "dp": 1}, cluster=zones(3, 8), placement=alone)).scaling.one_zone
+        is None
     )
 
 
@@ -122,7 +123,7 @@ def test_checkpoints_are_shared_out_over_the_steps_between_two():
     """[A9] Size x step / interval; they stop the job and are no part of what a step exposes."""
     p = placed({"tp": 8, "dp": 2})
     found = build_prediction(p)
-    report = communication_report(p, found)
+    report = build_communication_report(p, found)
     (line,) = [line for line in report.lines if line.kind == "checkpoint"]
     good = found.run.goodput
     assert line.bytes_per_step == pytest.approx(good.checkpoint_gb * 1e9 * found.step_time_s.expected / good.interval_s)

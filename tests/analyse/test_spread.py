@@ -16,7 +16,7 @@ import pytest
 
 from conftest import ROOT
 from crosszone.analyse.sweep import sweep
-from crosszone.analyse.sweep_cells import Cells, SweepCell, spread
+from crosszone.analyse.sweep_cells import Cells, SweepCell, compute_cells
 from crosszone.errors import CrossZoneError, InputError, InvalidError
 from crosszone.inputs.scenario import Scenario, load_scenario
 from crosszone.plan.search import CancelledError
@@ -38,25 +38,25 @@ def cities() -> Scenario:
 class Dying(Cells):
     """Ends its process at the third point."""
 
-    def several(self, points, cancelled=None):
+    def compute_many(self, points, cancelled=None):
         if any(x >= 5 for x, _ in points):
             os._exit(7)
-        return super().several(points, cancelled)
+        return super().compute_many(points, cancelled)
 
 
 class Failing(Cells):
     """Meets a mistake of ours."""
 
-    def several(self, points, cancelled=None):
+    def compute_many(self, points, cancelled=None):
         raise ZeroDivisionError("by hand")
 
 
 class Slow(Cells):
     """Never comes to an end."""
 
-    def several(self, points, cancelled=None):
+    def compute_many(self, points, cancelled=None):
         time.sleep(600)
-        return super().several(points, cancelled)
+        return super().compute_many(points, cancelled)
 
 
 def quick(scenario: Scenario, kind: type[Cells] = Cells) -> Cells:
@@ -66,8 +66,8 @@ def quick(scenario: Scenario, kind: type[Cells] = Cells) -> Cells:
 @pytest.mark.slow
 def test_processes_find_what_this_one_finds_in_the_same_order(cities):
     told: list[tuple[str, int, int]] = []
-    alone = spread(quick(cities), POINTS, workers=1)
-    together = spread(quick(cities), POINTS, workers=2, progress=lambda *said: told.append(said))
+    alone = compute_cells(quick(cities), POINTS, workers=1)
+    together = compute_cells(quick(cities), POINTS, workers=2, progress=lambda *said: told.append(said))
     assert together == alone and [cell.x for cell in together] == [x for x, _ in POINTS]
     assert told[-1] == ("sweeping", 6, 6) and [done for _, done, _ in told] == sorted(done for _, done, _ in told)
     assert active_children() == []
@@ -81,34 +81,36 @@ def test_plans_on_two_processes_are_the_same(cities):
 
 def test_one_worker_starts_no_process(cities, monkeypatch):
     monkeypatch.setattr("crosszone.analyse.sweep_cells.get_context", lambda _: pytest.fail("a process was started"))
-    assert len(spread(quick(cities), POINTS, workers=1)) == len(POINTS)
-    assert len(spread(quick(cities), POINTS[:3])) == 3  # so few are not worth a process
+    assert len(compute_cells(quick(cities), POINTS, workers=1)) == len(POINTS)
+    assert len(compute_cells(quick(cities), POINTS[:3])) == 3  # so few are not worth a process
 
 
 def test_a_worker_that_dies_is_told_and_the_others_are_ended(cities):
     with pytest.raises(CrossZoneError) as died:
-        spread(quick(cities, Dying), POINTS, workers=2)
+        compute_cells(quick(cities, Dying), POINTS, workers=2)
     assert died.value.notices[0].code == "sweep_worker_died" and "7" in died.value.notices[0].message()
     assert active_children() == []
 
 
 def test_a_mistake_in_a_worker_comes_here_as_it_is(cities):
     with pytest.raises(ZeroDivisionError, match="by hand"):
-        spread(quick(cities, Failing), POINTS, workers=2)
+        compute_cells(quick(cities, Failing), POINTS, workers=2)
     assert active_children() == []
 
 
 def test_a_cancelled_sweep_ends_its_workers_at_once(cities):
     asked: list[None] = []
     with pytest.raises(CancelledError):
-        spread(quick(cities, Slow), POINTS, workers=2, cancelled=lambda: asked.append(None) or len(asked) > 5)
+        compute_cells(quick(cities, Slow), POINTS, workers=2, cancelled=lambda: asked.append(None) or len(asked) > 5)
     assert active_children() == []
 
 
 def test_a_cancelled_sweep_ends_without_processes_too(cities):
     seen: list[SweepCell] = []
     with pytest.raises(CancelledError):
-        spread(quick(cities), POINTS, workers=1, progress=lambda *_: seen.append(_), cancelled=lambda: len(seen) == 2)
+        compute_cells(
+            quick(cities), POINTS, workers=1, progress=lambda *_: seen.append(_), cancelled=lambda: len(seen) == 2
+        )
     assert len(seen) == 2
 
 
@@ -145,13 +147,13 @@ def test_a_sweep_that_is_stopped_leaves_nobody_behind(tmp_path, how):
 @pytest.mark.parametrize(("on", "workers"), [("moon", None), ("cores", 0)])
 def test_places_there_are_not_are_refused(cities, on, workers):
     with pytest.raises(InvalidError):
-        spread(quick(cities), POINTS, on=on, workers=workers)
+        compute_cells(quick(cities), POINTS, on=on, workers=workers)
 
 
 def test_without_ray_the_extra_is_named(cities, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError) as missing:
-        spread(quick(cities), POINTS, on="ray")
+        compute_cells(quick(cities), POINTS, on="ray")
     (notice,) = missing.value.notices
     assert notice.code == "ray_missing" and "crosszone install ray" in notice.hint()
 

@@ -10,9 +10,17 @@ from itertools import pairwise
 import pytest
 
 from conftest import ROOT
-from crosszone.analyse.fields import scenario_with
-from crosszone.analyse.sweep import Sweep, lines, places, sweep
-from crosszone.analyse.sweep_cells import CellOutcome, CellRefusal, Choice, SweepAxis, SweepCell, better_of, read_axis
+from crosszone.analyse.fields import change_scenario
+from crosszone.analyse.sweep import Sweep, find_flip_lines, find_flip_places, sweep
+from crosszone.analyse.sweep_cells import (
+    CellOutcome,
+    CellRefusal,
+    Choice,
+    SweepAxis,
+    SweepCell,
+    choose_better,
+    read_axis,
+)
 from crosszone.errors import InputError, InvalidError
 from crosszone.inputs.scenario import Scenario, load_scenario
 from crosszone.plan.candidates import simulate_over_links
@@ -49,23 +57,23 @@ class TestAxis:
         assert axis.field == GBPS and axis.scale == "log"
         assert axis.values[0] == 1.0 and axis.values[-1] == 100.0
         assert axis.values[1:4] == pytest.approx([math.sqrt(10), 10.0, 10 * math.sqrt(10)])
-        assert axis.between(1.0, 100.0) == pytest.approx(10.0)
+        assert axis.interpolate(1.0, 100.0) == pytest.approx(10.0)
 
     @pytest.mark.parametrize("form", ["5:80:4", "5:80:lin4"])
     def test_a_linear_axis_has_equal_differences(self, form):
         """[A10]"""
         axis = read_axis(f"{RTT}={form}")
         assert axis.values == (5.0, 30.0, 55.0, 80.0) and axis.scale == "linear"
-        assert axis.between(5.0, 80.0, 0.2) == pytest.approx(20.0)
+        assert axis.interpolate(5.0, 80.0, 0.2) == pytest.approx(20.0)
 
     def test_a_list_is_taken_as_it_is(self):
         assert read_axis("job.global_batch=256,512, 1024").values == (256, 512, 1024)
         assert read_axis("job.precision=bf16,fp16").values == ("bf16", "fp16")
 
     def test_whole_fields_get_whole_numbers_each_once(self, cities):
-        axis = read_axis("job.global_batch=1:4:9").fitted(cities)
+        axis = read_axis("job.global_batch=1:4:9").fit_to(cities)
         assert axis.values == (1, 2, 3, 4) and all(isinstance(value, int) for value in axis.values)
-        assert read_axis(f"{GBPS}=1:2:3").fitted(cities).values == (1.0, 1.5, 2.0)
+        assert read_axis(f"{GBPS}=1:2:3").fit_to(cities).values == (1.0, 1.5, 2.0)
 
     @pytest.mark.parametrize(
         "text",
@@ -127,13 +135,13 @@ class TestCells:
         assert len(found.cells) == 8 and found.cell(3, 1).x == 100.0 and found.cell(3, 1).y == 60
         base = load_scenario({k: v for k, v in cities.to_fields().items() if k != "strategy"}) if free else cities
         for cell in found.cells:
-            equal(cell, scenario_with(base, {GBPS: cell.x, RTT: cell.y}))
+            equal(cell, change_scenario(base, {GBPS: cell.x, RTT: cell.y}))
 
     def test_cells_that_differ_in_more_than_links_are_what_plan_finds_too(self, cities):
         found = sweep(cities, "job.global_batch=512,1024", "cluster.links[beijing-a,shanghai-a].gbps=2,20", workers=1)
         for cell in found.cells:
             changes = {"job.global_batch": cell.x, "cluster.links[beijing-a,shanghai-a].gbps": cell.y}
-            equal(cell, scenario_with(cities, changes))
+            equal(cell, change_scenario(cities, changes))
 
     @pytest.mark.long
     def test_links_that_change_the_order_of_zones_are_planned_as_alone(self, cities):
@@ -141,12 +149,12 @@ class TestCells:
         field = "cluster.links[beijing-a,shenzhen-c].gbps"
         found = sweep(base, f"{field}=1,50", workers=1)
         for cell in found.cells:
-            equal(cell, scenario_with(base, {field: cell.x}))
+            equal(cell, change_scenario(base, {field: cell.x}))
 
     def test_in_mode_predict_a_cell_is_the_prediction_of_the_scenarios_own_strategy(self, cities):
         found = sweep(cities, f"{GBPS}=2,20", mode="predict", workers=1)
         for cell in found.cells:
-            alone = predict(scenario_with(cities, {GBPS: cell.x}))
+            alone = predict(change_scenario(cities, {GBPS: cell.x}))
             assert cell.step_time_s == alone.step_time_s and cell.local_update is None
             assert cell.outcome.tokens_per_s == alone.tokens_per_s
         with pytest.raises(InvalidError) as refused:
@@ -179,7 +187,7 @@ class TestCells:
     def test_cost_and_no_local_updates(self, cities):
         found = sweep(cities, f"{GBPS}=5,50", objective="cost", local_updates=False, workers=1)
         for cell in found.cells:
-            alone = plan(scenario_with(cities, {GBPS: cell.x}), top=1, objective="cost", local_updates=False)
+            alone = plan(change_scenario(cities, {GBPS: cell.x}), top=1, objective="cost", local_updates=False)
             assert cell.local_update is None and cell.synchronous.value == alone.plans[0].value
         with pytest.raises(InvalidError):
             sweep(cities, f"{GBPS}=5,50", objective="speed")
@@ -188,8 +196,8 @@ class TestCells:
 class TestTogether:
     def test_a_step_over_many_links_is_that_over_each_alone(self, cities):
         """One placed strategy, its pipeline across zones: all cells in one batch, and a predictor for each."""
-        cities = scenario_with(cities, {"strategy.communication.flows": 2})
-        given = [scenario_with(cities, {GBPS: gbps, RTT: rtt}) for gbps, rtt in ((1, 5), (7.5, 40), (100, 80))]
+        cities = change_scenario(cities, {"strategy.communication.flows": 2})
+        given = [change_scenario(cities, {GBPS: gbps, RTT: rtt}) for gbps, rtt in ((1, 5), (7.5, 40), (100, 80))]
         problems = [build_problem(one) for one in given]
         _, one = search_plans(problems[0])[1][0]
         assert one.crossing == "pp"
@@ -207,9 +215,9 @@ class TestTogether:
         """Other zones, another job or another pin: nothing in common."""
         common = PlanCache(lasting=True)
         others = ({"job.global_batch": 512}, {"strategy.micro_batch": 2}, {"cluster.zones[beijing-a].uplink_gbps": 5})
-        kept = [build_problem(scenario_with(cities, change), cache=common).shared for change in ({}, *others)]
+        kept = [build_problem(change_scenario(cities, change), cache=common).shared for change in ({}, *others)]
         assert len({id(one) for one in kept}) == 4
-        again = build_problem(scenario_with(cities, {GBPS: 3.0}), cache=common).shared
+        again = build_problem(change_scenario(cities, {GBPS: 3.0}), cache=common).shared
         assert again is kept[0]
 
 
@@ -252,7 +260,7 @@ class TestFlips:
         """
         x, y = SweepAxis(field="x", values=(1.0, 100.0), scale="log"), SweepAxis(field="y", values=(10.0, 30.0))
         cells = [cell(1.0, 10.0, 125, 100), cell(100.0, 10.0, 80, 100), cell(1.0, 30.0, 125, 100)]
-        found = list(lines(x, y, [*cells, cell(100.0, 30.0, 80, 100)]))
+        found = list(find_flip_lines(x, y, [*cells, cell(100.0, 30.0, 80, 100)]))
         assert [flip.start[0] for flip in found] == pytest.approx([100 ** (4 / 9)] * 2)
         assert [(flip.start[1], flip.end[1]) for flip in found] == [(10.0, 20.0), (20.0, 30.0)]
         assert {(flip.one, flip.other) for flip in found} == {("diloco", "pp")}
@@ -261,14 +269,14 @@ class TestFlips:
         """[A11]"""
         x, y = SweepAxis(field="x", values=(1.0, 100.0), scale="log"), SweepAxis(field="y", values=(10.0,))
         nothing = SweepCell(x=1.0, y=10.0, best=None, refusal=CellRefusal(code="nothing_fits", message="no"))
-        (flip,) = lines(x, y, [nothing, cell(100.0, 10.0, 80)])
+        (flip,) = find_flip_lines(x, y, [nothing, cell(100.0, 10.0, 80)])
         assert flip.start[0] == pytest.approx(10.0) and (flip.one, flip.other) == ("refused", "pp")
 
     def test_a_flip_along_the_second_axis_reaches_half_way_to_both_sides(self):
         """[A11]"""
         x, y = SweepAxis(field="x", values=(0.0, 10.0, 30.0)), SweepAxis(field="y", values=(1.0, 3.0))
         rows = [[cell(a, b, 10, 20 if b < 2 else 5) for a in (0.0, 10.0, 30.0)] for b in (1.0, 3.0)]
-        found = list(lines(x, y, [*rows[0], *rows[1]]))
+        found = list(find_flip_lines(x, y, [*rows[0], *rows[1]]))
         assert [(flip.start[0], flip.end[0]) for flip in found] == [(0.0, 5.0), (5.0, 20.0), (20.0, 30.0)]
         assert all(1.0 < flip.start[1] < 3.0 for flip in found)
 
@@ -279,7 +287,7 @@ class TestFlips:
             return cell(value, None, 10, 5 if value < 7 else 20)
 
         axis = SweepAxis(field="x", values=(1.0, 5.0, 9.0))
-        (flip,) = places(axis, [at(1.0), at(5.0), at(9.0)], at)
+        (flip,) = find_flip_places(axis, [at(1.0), at(5.0), at(9.0)], at)
         assert flip.start[0] < 7 <= flip.end[0] and flip.end[0] - flip.start[0] <= 4e-3 + 1e-9
         assert (flip.one, flip.other) == ("diloco", "pp")
 
@@ -290,7 +298,7 @@ class TestFlips:
                 else SweepCell(x=value, best=None, refusal=CellRefusal(code="nothing_fits", message="no"))
             )
 
-        first, second = places(axis, [three(1.0), three(5.0), three(9.0)], three)
+        first, second = find_flip_places(axis, [three(1.0), three(5.0), three(9.0)], three)
         assert (first.one, first.other, second.one, second.other) == ("diloco", "refused", "refused", "pp")
         assert first.end[0] == pytest.approx(6.0, abs=5e-3) and second.end[0] == pytest.approx(7.5, abs=5e-3)
 
@@ -301,20 +309,22 @@ class TestFlips:
             assert float(value).is_integer()
             return cell(value, None, 10, 5 if value < 70 else 20)
 
-        (flip,) = places(SweepAxis(field="x", values=(1, 1000), scale="log", whole=True), [at(1), at(1000)], at)
+        (flip,) = find_flip_places(
+            SweepAxis(field="x", values=(1, 1000), scale="log", whole=True), [at(1), at(1000)], at
+        )
         assert (flip.start[0], flip.end[0]) == (69.0, 70.0)
 
     @pytest.mark.long
     def test_the_place_of_a_flip_is_planned_anew_on_both_sides(self, cities):
         """[A12] Synchronous plans win at high rates only; on each side of the place plan says so itself."""
         base = load_scenario({k: v for k, v in cities.to_fields().items() if k != "strategy"})
-        base = scenario_with(base, {"cluster.zones[0].nodes[0].count": 4})  # zones of equal size
+        base = change_scenario(base, {"cluster.zones[0].nodes[0].count": 4})  # zones of equal size
         found = sweep(base, f"{GBPS}=5,40", workers=1, margin=0.0)
         assert [c.best for c in found.cells] == ["local_update", "synchronous"]
         flip = found.flips[-1]
         assert flip.end[0] / flip.start[0] < 1.01
         for value, side in ((flip.start[0], "local_update"), (flip.end[0], "synchronous")):
-            alone = plan(scenario_with(base, {GBPS: value}), top=1)
+            alone = plan(change_scenario(base, {GBPS: value}), top=1)
             steps = [one[0].prediction.step_time_s.expected for one in (alone.plans, alone.local_updates)]
             assert (steps[0] <= steps[1]) == (side == "synchronous")
 
@@ -322,6 +332,6 @@ class TestFlips:
         """[A11] 96 s against 100 s: taken without a margin, not with one of 5 %; 94 s is."""
         steps = {value: cell(1.0, None, 100, value) for value in (96, 94)}
         outcomes = {v: {"synchronous": c.synchronous, "local_update": c.local_update} for v, c in steps.items()}
-        assert better_of(outcomes[96], 0.0) == "local_update"
-        assert better_of(outcomes[96], 0.05) == "synchronous"
-        assert better_of(outcomes[94], 0.05) == "local_update"
+        assert choose_better(outcomes[96], 0.0) == "local_update"
+        assert choose_better(outcomes[96], 0.05) == "synchronous"
+        assert choose_better(outcomes[94], 0.05) == "local_update"

@@ -9,12 +9,12 @@ import pytest
 from builders import scenario
 from conftest import ROOT
 from crosszone.analyse.switches import (
-    best_bucket_mb,
-    changes_of,
-    option_of,
+    build_switch_changes,
+    find_best_bucket_mb,
+    find_option,
+    get_switch_value,
+    load_switches,
     read_switch,
-    switches,
-    value_of,
     with_bucket,
 )
 from crosszone.analyse.what_if import what_if
@@ -71,8 +71,8 @@ def far(framework: str, cluster=None, **more):
 
 
 def test_every_switch_is_flipped_here():
-    assert FLIPS.keys() == switches().keys(), "a switch has its values in FLIPS"
-    assert switches().keys() == load_texts("en")["switch"].keys(), "a switch has its sentences in group `switch`"
+    assert FLIPS.keys() == load_switches().keys(), "a switch has its values in FLIPS"
+    assert load_switches().keys() == load_texts("en")["switch"].keys(), "a switch has its sentences in group `switch`"
 
 
 @pytest.mark.parametrize("framework", STRATEGIES)
@@ -82,7 +82,7 @@ def test_no_switch_is_dead(name, value, framework):
     averages = name in ("fragments", "delay", "update_type")
     if averages and not load_frameworks()[framework].local_update:
         with pytest.raises(InputError):
-            changes_of(name, value, build_predictor(far(framework)))
+            build_switch_changes(name, value, build_predictor(far(framework)))
         return
     more = DILOCO if averages else {}
     base = far(framework, CLUSTERS.get(name), **more)
@@ -102,12 +102,12 @@ def test_no_switch_is_dead(name, value, framework):
         assert codes & {"switch_no_option", "switch_other_framework"}
         assert name in WHAT_IF_ONLY or "switch_other_framework" in codes
     else:
-        assert turned.option != option_of(name, now)
+        assert turned.option != find_option(name, now)
 
 
 def test_deepspeed_gathers_ahead_at_stage_3_only():
     told = {
-        zero: option_of("prefetch", build_predictor(far("deepspeed", zero=zero, shard_within="all")))
+        zero: find_option("prefetch", build_predictor(far("deepspeed", zero=zero, shard_within="all")))
         for zero in range(4)
     }
     assert told == dict.fromkeys(range(3)) | {3: "zero_optimization.stage3_prefetch_bucket_size: 50000000"}
@@ -142,12 +142,12 @@ def test_each_framework_can_turn_what_its_data_says():
     known = load_frameworks()
     for framework in known:
         able = known[framework]
-        assert set(switches()["compression"].options[framework]) == set(able.compression)
-        assert (framework in switches()["bucket"].options) == able.has_buckets
-        assert (framework in switches()["local_steps"].options) == able.local_update
+        assert set(load_switches()["compression"].options[framework]) == set(able.compression)
+        assert (framework in load_switches()["bucket"].options) == able.has_buckets
+        assert (framework in load_switches()["local_steps"].options) == able.local_update
         ways = {"flat": {"ring", "tree"}, "hierarchical": {"hierarchical"}}
-        assert set(switches()["primitive"].options[framework]) == set().union(*(ways[one] for one in able.reduce))
-        told = switches()["sharding"].options.get(framework)
+        assert set(load_switches()["primitive"].options[framework]) == set().union(*(ways[one] for one in able.reduce))
+        told = load_switches()["sharding"].options.get(framework)
         assert set(told or {"all"}) == set(able.shard_within)
 
 
@@ -175,11 +175,14 @@ def test_a_factor_on_the_micro_batches_keeps_the_shares_of_replicas():
     strategy = {"dp": 4, "replica_micro_batches": [4, 4, 12, 12]}
     job = {"seq_len": 4096, "global_batch": 32, "framework": "ddp"}
     base = build_predictor(scenario(strategy=strategy, job=job, cluster=zones(2, 2)))
-    assert changes_of("accumulation", "x2", base) == {
+    assert build_switch_changes("accumulation", "x2", base) == {
         "job.global_batch": 64,
         "strategy.replica_micro_batches": [8, 8, 24, 24],
     }
-    assert changes_of("accumulation", 8, base) == {"job.global_batch": 32, "strategy.replica_micro_batches": None}
+    assert build_switch_changes("accumulation", 8, base) == {
+        "job.global_batch": 32,
+        "strategy.replica_micro_batches": None,
+    }
 
 
 def test_compression_changes_gradients_and_nothing_else():
@@ -215,7 +218,7 @@ def test_options_carry_the_value():
 def test_the_best_bucket_is_between_many_messages_and_one_late_one():
     """[A4] F70: tiny buckets pay the latency between zones often, one bucket hides nothing: both are slower."""
     base = build_predictor(far("megatron"))
-    best = best_bucket_mb(base)
+    best = find_best_bucket_mb(base)
     sizes = [with_bucket(base, size).step_s[1] for size in (0.5, best, best * 1.5, best / 1.5, 25.0)]
     assert min(sizes) == sizes[1]
     assert sizes[0] > 1.2 * sizes[1]
@@ -230,7 +233,7 @@ def test_a_switch_that_cannot_be_turned_so_is_refused(text):
 
     def turned():
         name, value = read_switch(text)
-        return changes_of(name, value, base)
+        return build_switch_changes(name, value, base)
 
     with pytest.raises(InputError) as error:
         turned()
@@ -242,5 +245,5 @@ def test_how_switches_stand_is_what_they_would_be_turned_to():
     base = far("megatron")
     now = build_predictor(base)
     for name in ("compression", "overlap", "sharding", "flows", "congestion", "accumulation", "tensor_overlap"):
-        answer = what_if(base, turn=[(name, value_of(name, now))])
+        answer = what_if(base, turn=[(name, get_switch_value(name, now))])
         assert answer.gain == pytest.approx(0, abs=1e-12)

@@ -7,8 +7,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from builders import scenario
-from crosszone.analyse.fields import scenario_with
-from crosszone.analyse.what_if import between_zones, what_if
+from crosszone.analyse.fields import change_scenario
+from crosszone.analyse.what_if import sum_bytes_between_zones, what_if
 from crosszone.errors import IllegalError, InputError
 from crosszone.predict.predict import build_prediction, build_predictor, predict
 from effort import examples
@@ -27,7 +27,7 @@ def test_a_what_if_is_the_prediction_of_the_changed_scenario():
     base = scenario(strategy={"tp": 8, "dp": 2}, job=MEGATRON, cluster=zones(2, 8), placement=beside("ab", 8))
     answer = what_if(base, {"job.global_batch": 128, "cluster.links[*].gbps": 40})
     assert answer.before == predict(base)
-    assert answer.after == predict(scenario_with(base, answer.changes))
+    assert answer.after == predict(change_scenario(base, answer.changes))
     assert answer.gain == pytest.approx(answer.after.tokens_per_s.expected / answer.before.tokens_per_s.expected - 1)
     parts = sum(part.seconds for part in answer.difference.parts)
     assert parts == pytest.approx(answer.after.step_time_s.expected - answer.before.step_time_s.expected)
@@ -58,7 +58,7 @@ def test_distance_makes_no_bytes(strategy, km):
     try:
         near, far = (
             predict(base),
-            predict(scenario_with(base, {"cluster.links[a,b].km": km, "cluster.default_link": None})),
+            predict(change_scenario(base, {"cluster.links[a,b].km": km, "cluster.default_link": None})),
         )
     except IllegalError:
         assume(False)
@@ -79,7 +79,7 @@ def test_halving_a_link_changes_only_what_uses_it(strategy, pair):
     used = any(
         row.link in (f"{first} > {second}", f"{second} > {first}") for row in build_prediction(before).communication
     )
-    after = build_predictor(scenario_with(base, {f"cluster.links[{pair}].gbps": 5}))
+    after = build_predictor(change_scenario(base, {f"cluster.links[{pair}].gbps": 5}))
     if not used:
         assert after.step_s[1] == before.step_s[1]
     assert after.step_s[1] >= before.step_s[1] / ROUNDING
@@ -92,7 +92,9 @@ def test_the_overlap_coefficient_is_monotone_from_the_sum_to_the_maximum(strateg
     low, high = sorted((one, other))
     base = scenario(strategy=strategy, job=MEGATRON, cluster=zones(2, 8), placement=beside("ab", 8))
     try:
-        steps = {x: predict(scenario_with(base, {"strategy.communication.overlap": x})) for x in {0.0, low, high, 1.0}}
+        steps = {
+            x: predict(change_scenario(base, {"strategy.communication.overlap": x})) for x in {0.0, low, high, 1.0}
+        }
     except IllegalError:
         assume(False)
     assert steps[high].step_time_s.expected <= steps[low].step_time_s.expected * ROUNDING
@@ -112,7 +114,7 @@ def test_local_steps_divide_the_bytes_between_zones():
     """F40: a hundred local steps send a hundredth of what averaging every step sends."""
     base = scenario(strategy={"dp": 16, "zero": 3}, job=FSDP, cluster=zones(2, 8), placement=beside("ab", 8))
     every, seldom = (what_if(base, turn=[("local_steps", steps)]).after for steps in (1, 100))
-    assert between_zones(every) == pytest.approx(100 * between_zones(seldom), rel=1e-9)
+    assert sum_bytes_between_zones(every) == pytest.approx(100 * sum_bytes_between_zones(seldom), rel=1e-9)
 
 
 @pytest.mark.parametrize("way", ["flat", "hierarchical"])

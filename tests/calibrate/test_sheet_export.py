@@ -9,7 +9,7 @@ import pytest
 from openpyxl import load_workbook
 
 from calibrate.sheets import CASES, H100, small
-from crosszone.analyse.outcome import outcome_of
+from crosszone.analyse.outcome import build_outcome
 from crosszone.calibrate.sheet import export_result, read_workbook
 from crosszone.calibrate.sheet.export import collect_prediction_figures
 from crosszone.inputs.document import dump_yaml
@@ -115,7 +115,7 @@ def test_a_result_from_a_sheet_comes_back():
 
 def test_figures_of_a_prediction_are_those_of_its_outcome():
     prediction = answer(two_zones()).prediction
-    outcome = outcome_of(prediction)
+    outcome = build_outcome(prediction)
     for name, value in collect_prediction_figures(prediction).items():
         if name in outcome.figures and value is not None:
             assert value == outcome.figures[name].value

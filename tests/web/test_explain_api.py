@@ -2,7 +2,7 @@
 
 import pytest
 
-from crosszone.analyse.explain import explain, formulas
+from crosszone.analyse.explain import explain, load_formulas
 from crosszone.inputs.scenario import parse_scenario
 from crosszone.predict.answer import answer
 from web.test_web_api import refused
@@ -43,8 +43,8 @@ def test_a_figure_that_is_none_is_refused(client, three_cities, figure, code):
 
 def test_formulas_are_listed_and_answered_one_by_one(client):
     listed = client.get("/api/v1/formulas").json()
-    assert [one["id"] for one in listed] == list(formulas())
-    assert client.get("/api/v1/formulas/V6").json() == formulas()["V6"].model_dump(mode="json")
+    assert [one["id"] for one in listed] == list(load_formulas())
+    assert client.get("/api/v1/formulas/V6").json() == load_formulas()["V6"].model_dump(mode="json")
     refused(client.get("/api/v1/formulas/none"), 404, "formula_unknown")
 
 
@@ -58,7 +58,7 @@ def test_the_radar_holds_the_ways_asked_for_and_the_families(client, three_citie
     assert [one["name"] for one in body["entries"]] == ["chosen", "runner_up", "dp_only", "pp_only"]
     assert body["entries"][0]["label"] == "chosen way"
     assert body["entries"][1]["way"]["strategy"]["pp"] == 8
-    assert all(axis["formula"] in formulas() for axis in body["axes"])
+    assert all(axis["formula"] in load_formulas() for axis in body["axes"])
 
 
 @pytest.mark.parametrize("name", ["chosen", "dp_only", ""])

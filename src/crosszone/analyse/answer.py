@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
-from crosszone.analyse.bill import Bill, Trade, bill, trades
-from crosszone.analyse.communication import CommunicationReport, communication_report
-from crosszone.analyse.drill import Drill, drill
-from crosszone.analyse.marginal import Marginal, marginal
-from crosszone.analyse.rating import Rating, rating
-from crosszone.analyse.suggest import Suggestions, suggestions
+from crosszone.analyse.bill import Bill, Trade, build_bill, list_trades
+from crosszone.analyse.communication import CommunicationReport, build_communication_report
+from crosszone.analyse.drill import Drill, run_drill
+from crosszone.analyse.marginal import Marginal, compare_marginal
+from crosszone.analyse.rating import Rating, build_rating
+from crosszone.analyse.suggest import Suggestions, find_suggestions
 from crosszone.errors import InputError
 from crosszone.inputs.scenario import Loaded
 from crosszone.inputs.value import Value
@@ -82,21 +82,23 @@ def answer(
     predicted_answer = base or predicted(planned, language)
     predictor = predicted_answer.predictor
     work: dict[Part, Callable[[], Any]] = {
-        "traffic": lambda: communication_report(predictor, predicted_answer.prediction),
-        "suggestions": lambda: suggestions(planned.scenario, base=predictor, plans=plans, language=language, **watched),
-        "bill": lambda: bill(predictor, language=language),
-        "rating": lambda: rating(predictor, language=language),
-        "front": lambda: trades(
+        "traffic": lambda: build_communication_report(predictor, predicted_answer.prediction),
+        "suggestions": lambda: find_suggestions(
+            planned.scenario, base=predictor, plans=plans, language=language, **watched
+        ),
+        "bill": lambda: build_bill(predictor, language=language),
+        "rating": lambda: build_rating(predictor, language=language),
+        "front": lambda: list_trades(
             read, plan(read, top=1, front=True, local_updates=False, **watched).front, language=language
         ),
-        "drill": lambda: drill(
+        "drill": lambda: run_drill(
             read,
             zone_failures_per_year=zone_failures_per_year,
             checkpoint_zone=checkpoint_zone,
             language=language,
             **watched,
         ),
-        "marginal": lambda: marginal(read, language=language, **watched),
+        "marginal": lambda: compare_marginal(read, language=language, **watched),
     }
     parts_asked = {part: work[part]() for part in PARTS if part in parts}
     return Analysed(predicted_answer, Analysis(prediction=predicted_answer.prediction, **parts_asked))

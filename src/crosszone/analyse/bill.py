@@ -1,7 +1,7 @@
 """Bill: what a plan costs, line by line: GPU-hours by zone, what leaves each zone, energy; and what more money buys.
 
-bill(build_predictor(scenario)).usd_per_million_tokens
-trades(scenario, plan(scenario, front=True).front)[0]      # + $300 a day buys 9 %
+build_bill(build_predictor(scenario)).usd_per_million_tokens
+list_trades(scenario, plan(scenario, front=True).front)[0]      # + $300 a day buys 9 %
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Bill(Value):
     """What the sums leave out."""
 
 
-def bill(p: Predictor, *, language: str = "en") -> Bill:
+def build_bill(p: Predictor, *, language: str = "en") -> Bill:
     """What a placed strategy costs, line by line. [A15]
 
     A step takes step / goodput hours of every GPU in use; what leaves zones is paid by the byte.
@@ -284,18 +284,18 @@ def _list_omissions(gpus: Sequence[GpuLine], unknown: Sequence[str], run: Run) -
     return notices
 
 
-def trades(scenario: Scenario, front: Sequence[Point], *, language: str = "en") -> tuple[Trade, ...]:
+def list_trades(scenario: Scenario, front: Sequence[Point], *, language: str = "en") -> tuple[Trade, ...]:
     """What each step along the front of time against cost buys, the cheapest plan first. [A15]
 
     $ a day: those of 24 hours of the run, failures and checkpoints counted [E1].
     """
-    trades_made, bills = [], [bill(build_predictor(apply_plan(scenario, point))) for point in front]
+    trades_made, bills = [], [build_bill(build_predictor(apply_plan(scenario, point))) for point in front]
     for (faster, dear), (slower, cheap) in pairwise(zip(front, bills, strict=True)):
         if dear.usd_per_hour is None or cheap.usd_per_hour is None:
             continue
         day, more = 24.0 * cheap.usd_per_hour, 24.0 * (dear.usd_per_hour - cheap.usd_per_hour)
         gained = 100.0 * (slower.step_s / faster.step_s - 1.0)
-        params = {"usd": dollars(more), "percent": round(gained, 1), "gpus": slower.gpus, "more": faster.gpus}
+        params = {"usd": format_usd(more), "percent": round(gained, 1), "gpus": slower.gpus, "more": faster.gpus}
         trades_made.append(
             Trade(
                 usd_per_day=day,
@@ -313,6 +313,6 @@ def trades(scenario: Scenario, front: Sequence[Point], *, language: str = "en") 
     return tuple(reversed(trades_made))
 
 
-def dollars(usd: float) -> str:
+def format_usd(usd: float) -> str:
     """An amount as a sentence says it."""
     return f"{usd:,.0f}" if abs(usd) >= 100 else f"{usd:,.2f}"

@@ -35,7 +35,7 @@ class Change:
     price_known: bool = True
 
 
-def changes(scenario: Scenario) -> Iterator[Change]:
+def list_changes(scenario: Scenario) -> Iterator[Change]:
     """Every change that is tried."""
     cluster, links = scenario.cluster, build_zone_links(scenario.cluster)
     yield from _add_nodes(cluster)
@@ -48,7 +48,7 @@ def changes(scenario: Scenario) -> Iterator[Change]:
                 kind="drop",
                 target=zone.name,
                 notice=_build_note("marginal_drop", zone=zone.name, gpus=zone.gpus),
-                make=partial(without_zone, cluster, zone.name),
+                make=partial(remove_zone, cluster, zone.name),
                 gpus_change=True,
             )
 
@@ -116,7 +116,7 @@ def _replace_gpus(cluster: Cluster, precision: str) -> Iterator[Change]:
     together = [where for where in kinds.values() if len(where) > 1]
     for where in [*([place] for place in places), *together]:
         gpu = cluster.zones[where[0][0]].nodes[where[0][1]].gpu
-        faster = next_faster(gpu, precision)
+        faster = find_next_faster_gpu(gpu, precision)
         if faster is None:
             continue
         names = ", ".join(_group_name(cluster.zones[z], g) for z, g in where)
@@ -194,7 +194,7 @@ def _raise_bandwidth(cluster: Cluster, wider: Sequence[ZoneLink]) -> Cluster:
     return cluster.replace(links=tuple(listed.values()))
 
 
-def plannable(scenario: Scenario) -> Scenario:
+def drop_planned_fields(scenario: Scenario) -> Scenario:
     """The scenario without a placement, which would not fit another cluster, and without what a plan settles itself."""
     s = scenario.strategy
     bare = scenario if scenario.placement is None else scenario.replace(placement=None)
@@ -205,11 +205,13 @@ def plannable(scenario: Scenario) -> Scenario:
     )
 
 
-def freed(scenario: Scenario) -> Scenario | None:
+def drop_count_pins(scenario: Scenario) -> Scenario | None:
     """The scenario without the pins that fix the number of GPUs; None: there are none."""
-    if scenario.strategy is None or not pinned_fields(scenario) & set(COUNT_PINS):
+    if scenario.strategy is None or not list_pinned_fields(scenario) & set(COUNT_PINS):
         return None
-    return plannable(scenario).replace(strategy=_drop_pins(scenario.strategy, (*COUNT_PINS, *UNPINNABLE_FIELDS)))
+    return drop_planned_fields(scenario).replace(
+        strategy=_drop_pins(scenario.strategy, (*COUNT_PINS, *UNPINNABLE_FIELDS))
+    )
 
 
 def _drop_pins(strategy: Strategy, names: Collection[str]) -> Strategy | None:
@@ -217,29 +219,33 @@ def _drop_pins(strategy: Strategy, names: Collection[str]) -> Strategy | None:
     return Strategy(**pinned) if pinned else None
 
 
-def without_zone(cluster: Cluster, name: str) -> Cluster:
+def remove_zone(cluster: Cluster, name: str) -> Cluster:
     """The cluster without a zone and its links; `InvalidError` where it is the only one."""
     remaining = tuple(zone for zone in cluster.zones if zone.name != name)
     links = tuple(link for link in cluster.links if name not in link.between)
     return cluster.replace(zones=remaining, links=links)
 
 
-def next_faster(gpu: Gpu, precision: str) -> Gpu | None:
+def find_next_faster_gpu(gpu: Gpu, precision: str) -> Gpu | None:
     """The catalogue's next faster kind of the same vendor and form that has a price; None: there is none.
 
     Faster: a higher dense peak of the precision, or the same with faster memory; of equals the cheapest.
     """
 
-    def speed(kind: Gpu) -> tuple[float, float]:
+    def rank_speed(kind: Gpu) -> tuple[float, float]:
         return kind.peak(precision) or 0.0, kind.memory_gb_per_s
 
     # without a price the change could only be called faster, never worth it
     kinds = [kind for kind in catalogue().entries("gpus") if isinstance(kind, Gpu) and kind.usd_per_hour is not None]
-    alike = [kind for kind in kinds if (kind.vendor, kind.form) == (gpu.vendor, gpu.form) and speed(kind) > speed(gpu)]
-    return min(alike, key=lambda kind: (*speed(kind), kind.usd_per_hour), default=None)
+    alike = [
+        kind
+        for kind in kinds
+        if (kind.vendor, kind.form) == (gpu.vendor, gpu.form) and rank_speed(kind) > rank_speed(gpu)
+    ]
+    return min(alike, key=lambda kind: (*rank_speed(kind), kind.usd_per_hour), default=None)
 
 
-def pinned_fields(scenario: Scenario) -> set[str]:
+def list_pinned_fields(scenario: Scenario) -> set[str]:
     """Fields of the strategy that are pinned to a value."""
     s = scenario.strategy
     return set() if s is None else {name for name in s.pinned if getattr(s, name) is not None}

@@ -1,6 +1,6 @@
 """Communication report: where the bytes of a step go, what they cost, and what that makes of the job.
 
-    report = communication_report(build_predictor(load_scenario("examples/three-cities.yaml")))
+    report = build_communication_report(build_predictor(load_scenario("examples/three-cities.yaml")))
     report.boundness, report.links[0].bytes_per_step
 
 Groups that cross zones: which of them use which link.
@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from crosszone.analyse.explain.figures import worked_out
+from crosszone.analyse.explain.figures import render_worked
 from crosszone.analyse.explain.formulas import TRAFFIC
 from crosszone.errors import InputError
 from crosszone.inputs.cluster import Cluster, NodeGroup
@@ -48,7 +48,7 @@ class CrossingGroups(Value):
     """Ranks of each."""
 
 
-def crossing_groups(placed: PlacedStrategy) -> tuple[CrossingGroups, ...]:
+def list_crossing_groups(placed: PlacedStrategy) -> tuple[CrossingGroups, ...]:
     """Groups of every axis over every link between zones; tensor, context and expert groups never cross. [A8]"""
     s = placed.strategy
     names = [zone.name for zone in placed.cluster.zones]
@@ -92,7 +92,7 @@ class Scaling(Value):
     """Of that, what is left."""
 
 
-def scaling_of(p: Predictor) -> Scaling:
+def compute_scaling(p: Predictor) -> Scaling:
     """Throughput over that of the same GPUs in one zone, and over that of as many GPUs alone. [A2]"""
     tokens_per_s = p.case.job.tokens_per_step / float(p.step_s[1])
     together, alone = _estimate_in_one_zone(p), _sum_alone(p)
@@ -105,14 +105,14 @@ def scaling_of(p: Predictor) -> Scaling:
     )
 
 
-def one_zone(cluster: Cluster) -> Cluster:
+def merge_zones(cluster: Cluster) -> Cluster:
     """The cluster with all its nodes in the first zone."""
     first = cluster.zones[0]
     nodes = tuple(group for zone in cluster.zones for group in zone.nodes)
     return Cluster(zones=(first.replace(nodes=nodes),))
 
 
-def in_one_zone(cluster: Cluster, placement: Placement) -> Placement:
+def merge_placement(cluster: Cluster, placement: Placement) -> Placement:
     """The same GPUs where all nodes lie in the first zone: the node groups of each zone follow those before it."""
     before = np.cumsum([0, *(len(zone.nodes) for zone in cluster.zones)]).tolist()
     first = {zone.name: before[number] for number, zone in enumerate(cluster.zones)}
@@ -125,7 +125,7 @@ def _estimate_in_one_zone(p: Predictor) -> float | None:
     """Tokens/s of the strategy where no link leaves the zone, without averaging: there is nobody to average with."""
     if not p.placed.crosses:
         return None
-    cluster, placement = one_zone(p.placed.cluster), in_one_zone(p.placed.cluster, p.placed.placement)
+    cluster, placement = merge_zones(p.placed.cluster), merge_placement(p.placed.cluster, p.placed.placement)
     strategy = p.strategy.replace(local_update=None)
     # with one zone the states of all replicas lie inside it
     if strategy.shard_within == "zone":
@@ -281,11 +281,11 @@ class CommunicationReport(Value):
     """Efficiency against one zone and one GPU."""
 
 
-def communication_report(p: Predictor, prediction: Prediction | None = None) -> CommunicationReport:
+def build_communication_report(p: Predictor, prediction: Prediction | None = None) -> CommunicationReport:
     """The report of one placed strategy. [A1]"""
     predicted = prediction or build_prediction(p)
     step = predicted.step_time_s.expected
-    worked = [worked_out(p, f"communication[{at}].bytes_per_step") for at, _ in enumerate(predicted.communication)]
+    worked = [render_worked(p, f"communication[{at}].bytes_per_step") for at, _ in enumerate(predicted.communication)]
     lines = [_build_line(row, text, 0.0) for row, text in zip(predicted.communication, worked, strict=True)]
     lines += _build_checkpoint_lines(predicted, step)
     # a single GPU that writes no checkpoint sends nothing
@@ -298,20 +298,20 @@ def communication_report(p: Predictor, prediction: Prediction | None = None) -> 
         kinds=_sum_lines(lines, "kind", total),
         tiers=_sum_lines(lines, "tier", total),
         links=_build_links(p, lines, step),
-        groups=crossing_groups(p.placed),
+        groups=list_crossing_groups(p.placed),
         step_s=step,
         compute_s=compute,
         exposed_s=exposed,
         busy_s=sum(row.busy_s for row in predicted.communication),
         compute_to_communication=compute / exposed if exposed > 0 else None,
         communication_share=exposed / step,
-        boundness=boundness_of(compute, exposed),
+        boundness=classify_boundness(compute, exposed),
         bottleneck=predicted.bottleneck,
-        scaling=scaling_of(p),
+        scaling=compute_scaling(p),
     )
 
 
-def boundness_of(compute_s: float, exposed_s: float) -> Boundness:
+def classify_boundness(compute_s: float, exposed_s: float) -> Boundness:
     """What holds the job up: communication where it takes longer than compute. [A5]"""
     low, high = BALANCED
     if compute_s < low * exposed_s:

@@ -1,7 +1,7 @@
 """Compare: any number of results beside each other, each against the first.
 
-found = compare([Compared(name="before", outcome=outcome_of(a), prediction=a), ...])
-found.figures[0].cells[1].percent          # step time of the second against the first, %
+comparison = compare_outcomes([Compared(name="before", outcome=build_outcome(a), prediction=a), ...])
+comparison.figures[0].cells[1].percent          # step time of the second against the first, %
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class ResultComparison(Value):
     """What to know of the comparison: code, level, message, hint."""
 
 
-def compare(items: Sequence[Compared], language: str = "en") -> ResultComparison:
+def compare_outcomes(items: Sequence[Compared], language: str = "en") -> ResultComparison:
     """Every figure of every result, and its difference to the first's. [A31]"""
     outcomes = [item.outcome for item in items]
     first = items[0]
@@ -194,7 +194,7 @@ def _build_side(item: Compared, first: Compared) -> Side:
 
 def _estimate_chance(item: Compared, first: Compared) -> float | None:
     """Chance that the step is shorter than the first's, where both are predicted and do the same work. [W2]"""
-    if item.prediction is None or first.prediction is None or not _does_same_work(item, first):
+    if item.prediction is None or first.prediction is None or not _is_same_work(item, first):
         return None
     return estimate_win_probability(item.prediction, first.prediction)
 
@@ -205,14 +205,14 @@ def _count_tokens(item: Compared) -> float | None:
     return None if rate is None else rate.value * item.outcome.step_s
 
 
-def _does_same_work(first: Compared, second: Compared) -> bool:
+def _is_same_work(first: Compared, second: Compared) -> bool:
     a, b = _count_tokens(first), _count_tokens(second)
     return a is None or b is None or abs(a - b) <= SAME_WORK * max(a, b)
 
 
 def _collect_notices(items: Sequence[Compared]) -> list[Notice]:
     """That steps do not do the same work, and that one does not fit."""
-    unlike = [item.name for item in items[1:] if item.kind == "predicted" and not _does_same_work(item, items[0])]
+    unlike = [item.name for item in items[1:] if item.kind == "predicted" and not _is_same_work(item, items[0])]
     notices = []
     if unlike:
         params = {"names": unlike[:5], "first": items[0].name}

@@ -1,6 +1,6 @@
 """Drill: how much of the run makes progress, and what happens when a zone is lost.
 
-answer = drill(crosszone.load_scenario("examples/three-cities.yaml"))
+answer = run_drill(crosszone.load_scenario("examples/three-cities.yaml"))
 answer.losses[0].told["message"]
 """
 
@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from crosszone.analyse.cluster_changes import freed, plannable, without_zone
-from crosszone.analyse.marginal import Worth, worth_of
+from crosszone.analyse.cluster_changes import drop_count_pins, drop_planned_fields, remove_zone
+from crosszone.analyse.marginal import Worth, compute_worth
 from crosszone.cost.profile import Profiles
 from crosszone.cost.wan import drain_s, zone_paths
 from crosszone.errors import InputError, InvalidError, Notice, build_choice_error
@@ -132,7 +132,7 @@ class Drill(Value):
     """What a reader should know."""
 
 
-def drill(
+def run_drill(
     scenario: Scenario,
     *,
     main: Plan | None = None,
@@ -152,11 +152,11 @@ def drill(
     _check(names, zone_failures_per_year, checkpoint_zone)
     loaded = profiles or Profiles.load()
     how: dict[str, Any] = {"top": 1, "local_updates": False, "cancelled": cancelled, "profiles": loaded}
-    prepared = plannable(scenario)
+    prepared = drop_planned_fields(scenario)
     best = main or plan(prepared, **how).plans[0]
-    worth, good = worth_of(prepared, best, loaded), best.prediction.run.goodput
+    worth, good = compute_worth(prepared, best, loaded), best.prediction.run.goodput
     # a pinned number of replicas would rule out every plan on fewer zones
-    loose = freed(scenario) or prepared
+    loose = drop_count_pins(scenario) or prepared
     ground = DrillContext(
         plan=best,
         worth=worth,
@@ -170,13 +170,13 @@ def drill(
         if progress is not None:
             progress("zones", number, len(names))
         if name not in best.zones:
-            losses.append(ground.report_unused(name))
+            losses.append(ground.build_unused_loss(name))
             continue
         try:
-            surviving = loose.replace(cluster=without_zone(loose.cluster, name))
-            losses.append(ground.report_survival(name, surviving, plan(surviving, **how).plans[0]))
+            surviving = loose.replace(cluster=remove_zone(loose.cluster, name))
+            losses.append(ground.build_survived_loss(name, surviving, plan(surviving, **how).plans[0]))
         except InputError as error:
-            losses.append(ground.report_stuck(name, error.notices))
+            losses.append(ground.build_fatal_loss(name, error.notices))
     if progress is not None:
         progress("zones", len(names), len(names))
     often = zone_failures_per_year / YEAR_S
@@ -191,7 +191,7 @@ def drill(
         intervals=tuple(_list_intervals(good)),
         losses=tuple(sorted(losses, key=_sort_by_damage)),
         zone_failures_per_year=zone_failures_per_year,
-        share=share_with_zones(good.share, often * lost),
+        share=compute_share_with_zones(good.share, often * lost),
         useful_days=None if days is None else days.expected * good.share,
         assumptions=tuple(_list_assumptions(prepared, best, zone_failures_per_year, loaded)),
         notes=tuple(
@@ -200,7 +200,7 @@ def drill(
     )
 
 
-def share_with_zones(share: float, lost_per_second: float) -> float:
+def compute_share_with_zones(share: float, lost_per_second: float) -> float:
     """Share of time that makes progress, when zones cost so many seconds a second on top of GPUs. [A17]"""
     return 1.0 / (1.0 / share + lost_per_second)
 
@@ -241,7 +241,7 @@ class DrillContext:
     profiles: Profiles
     language: str
 
-    def report_unused(self, zone: str) -> ZoneLoss:
+    def build_unused_loss(self, zone: str) -> ZoneLoss:
         """A zone that the plan does not use."""
         per_hour = self.worth.usd_per_hour_in_use
         return ZoneLoss(
@@ -263,7 +263,7 @@ class DrillContext:
             told=self._build_notice("drill_unused", zone=zone),
         )
 
-    def report_stuck(self, zone: str, notices: Sequence[Notice]) -> ZoneLoss:
+    def build_fatal_loss(self, zone: str, notices: Sequence[Notice]) -> ZoneLoss:
         """A zone without which nothing can be planned."""
         lost, restart = self._restart
         return ZoneLoss(
@@ -285,11 +285,13 @@ class DrillContext:
             told=self._build_notice("drill_nothing_left", zone=zone),
         )
 
-    def report_survival(self, zone: str, surviving: Scenario, fallback: Plan) -> ZoneLoss:
+    def build_survived_loss(self, zone: str, surviving: Scenario, fallback: Plan) -> ZoneLoss:
         """A zone whose loss leaves a plan. [A17]"""
         worth, (lost, restart) = self.worth, self._restart
-        after = worth_of(surviving, fallback, self.profiles)
-        fetch = fetch_times(surviving, fallback, self.plan.prediction.run.goodput.checkpoint_gb * GB, self.profiles)
+        after = compute_worth(surviving, fallback, self.profiles)
+        fetch = compute_fetch_times(
+            surviving, fallback, self.plan.prediction.run.goodput.checkpoint_gb * GB, self.profiles
+        )
         options = [Copy(zone=name, fetch_s=s, back_after_s=lost + restart + s) for name, s in fetch.items()]
         copies = tuple(sorted(options, key=lambda candidate: candidate.fetch_s))
         chosen = next((candidate for candidate in copies if self.copy in (None, candidate.zone)), None)
@@ -332,7 +334,7 @@ class DrillContext:
         return Notice(code=code, level=level, field="cluster.zones", params=params).as_dict(self.language)
 
 
-def fetch_times(
+def compute_fetch_times(
     surviving: Scenario, destination: Plan | Point, checkpoint_bytes: float, profiles: Profiles
 ) -> dict[str, float]:
     """Seconds until all zones of a plan have their part of the checkpoint, by the zone that holds the copy. [A17]

@@ -1,7 +1,7 @@
 """Fields of a scenario, named by path and changed: what every what-if, switch and sweep is made of.
 
-    scenario_with(scenario, {"job.global_batch": 2048})
-    scenario_with(scenario, {"cluster.links[beijing-a,shanghai-a].gbps": 40, "strategy.local_update.steps": 100})
+    change_scenario(scenario, {"job.global_batch": 2048})
+    change_scenario(scenario, {"cluster.links[beijing-a,shanghai-a].gbps": 40, "strategy.local_update.steps": 100})
 
 A path goes through keys with dots and through lists with brackets: a number, a zone's name, two zones' names for the
 link between them, or * for all. What a path leads through is made where it is missing.
@@ -27,21 +27,21 @@ _PATH = re.compile(r"[^.\[\]]+(\.[^.\[\]]+|\[[^\[\]]+\])*")
 Step = tuple[str, bool]  # Key or entry, and whether it is an entry of a list
 
 
-def scenario_with(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
+def change_scenario(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
     """The scenario with fields changed, checked as a file would be; an `InputError` names what is wrong."""
     return read_changed(scenario, changes).scenario
 
 
 def read_changed(scenario: Scenario, changes: Mapping[str, Any]) -> Loaded:
     """The same with what was decided on the way."""
-    return read_scenario(Document(changed(scenario.to_fields(), changes)))
+    return read_scenario(Document(change_fields(scenario.to_fields(), changes)))
 
 
-def changed(value: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def change_fields(value: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """The mapping of a scenario with the fields at some paths set."""
     fields_now: Any = dict(value)
     for path, new in changes.items():
-        fields_now = _set(fields_now, steps_of(path), new, _Place(path, fields_now))
+        fields_now = _set(fields_now, split_path(path), new, _Place(path, fields_now))
     fields: dict[str, Any] = fields_now
     return fields
 
@@ -51,7 +51,7 @@ def read_change(text: str) -> tuple[str, Any]:
     path, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not value:
         raise InvalidError(Notice(code="change_malformed", field="--set", value=text))
-    steps_of(path)
+    split_path(path)
     if value.startswith("[") and value.endswith("]"):
         inner = value[1:-1].strip()
         return path, [parse_scalar(item.strip()) for item in inner.split(",")] if inner else []
@@ -69,7 +69,7 @@ def read_changes(texts: Iterable[str]) -> dict[str, Any]:
     return changes
 
 
-def steps_of(path: str) -> list[Step]:
+def split_path(path: str) -> list[Step]:
     """A path cut into its steps."""
     if not _PATH.fullmatch(path):
         raise InvalidError(Notice(code="path_malformed", field="--set", value=path))
@@ -82,7 +82,7 @@ class _Place:
     def __init__(self, path: str, root: Mapping[str, Any], at: tuple[str, ...] = ()):
         self.path, self.whole, self.at = path, root, at
 
-    def within(self, step: str) -> _Place:
+    def descend(self, step: str) -> _Place:
         return _Place(self.path, self.whole, (*self.at, step))
 
     @property
@@ -90,7 +90,7 @@ class _Place:
         """The last key on the way."""
         return self.at[-1] if self.at else ""
 
-    def refuse(self, code: str, value: Any, **params: Any) -> InvalidError:
+    def make_error(self, code: str, value: Any, **params: Any) -> InvalidError:
         return InvalidError(Notice(code=code, field=self.path, value=value, params=params))
 
 
@@ -104,16 +104,16 @@ def _set(value: Any, steps: list[Step], new: Any, place: _Place) -> Any:
     if isinstance(value, str) and place.key in BY_NAME:
         value = {"like": value}
     if value is not None and not isinstance(value, Mapping):
-        raise place.refuse("path_no_mapping", step, at=".".join(place.at))
+        raise place.make_error("path_no_mapping", step, at=".".join(place.at))
     fields = dict(value or {})
-    fields[step] = _set(fields.get(step), remaining, new, place.within(step))
+    fields[step] = _set(fields.get(step), remaining, new, place.descend(step))
     return fields
 
 
 def _set_entry(value: Any, entry: str, remaining: list[Step], new: Any, place: _Place) -> Any:
     """The list with one of its entries, or all, changed."""
     if value is not None and not isinstance(value, list | tuple):
-        raise place.refuse("path_no_list", entry, at=".".join(place.at))
+        raise place.make_error("path_no_list", entry, at=".".join(place.at))
     items = list(value or [])
 
     def change(item: Any, steps: list[Step] = remaining) -> Any:
@@ -132,7 +132,7 @@ def _set_entry(value: Any, entry: str, remaining: list[Step], new: Any, place: _
         at = names.index(entry)
         return [change(item) if number == at else item for number, item in enumerate(items)]
     choices = [name for name in names if name] or list(range(len(items)))
-    raise place.refuse("path_no_entry", entry, at=".".join(place.at), known=choices, count=len(items))
+    raise place.make_error("path_no_entry", entry, at=".".join(place.at), known=choices, count=len(items))
 
 
 def _set_links(
@@ -149,7 +149,7 @@ def _set_links(
     else:
         pair = tuple(name.strip() for name in entry.split(","))
         if len(pair) != 2 or not set(pair) <= set(names) or pair[0] == pair[1]:
-            raise place.refuse("path_no_link", entry, known=names)
+            raise place.make_error("path_no_link", entry, known=names)
         pairs = [(pair[0], pair[1])]
     new_items = list(items)
     for pair in pairs:

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from typing import Any
 
-from crosszone.analyse.communication import crossing_groups
+from crosszone.analyse.communication import list_crossing_groups
 from crosszone.cost.wan import slow_start_s
 from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.value import Value
@@ -33,7 +33,7 @@ class HostSetting(Value):
     """Seconds of a step it saves at most; null: not computed."""
 
 
-def host_settings(p: Predictor, language: str = "en") -> tuple[HostSetting, ...]:
+def list_host_settings(p: Predictor, language: str = "en") -> tuple[HostSetting, ...]:
     """What hosts should be set to for the links in use; nothing where no link leaves a zone. [A7]
 
     Buffers: twice the bandwidth-delay product of the link that needs most. Restart after idleness: what the first burst
@@ -46,7 +46,7 @@ def host_settings(p: Predictor, language: str = "en") -> tuple[HostSetting, ...]
     buffer = min(MOST_BYTES, max(STEP_BYTES, math.ceil(2 * size / STEP_BYTES) * STEP_BYTES))
     facts = {"link": " - ".join(link.between), "gbps": link.gbps, "rtt": link.rtt_ms.expected, "mb": size / 1e6}
     lossy = max(used, key=lambda use: use.loss_pct)
-    longest, minutes = _find_longest_s(p), timeout_minutes(p)
+    longest, minutes = _find_longest_s(p), compute_timeout_minutes(p)
     ceilings = f"net.core.rmem_max={buffer} net.core.wmem_max={buffer}"
     autos = f'net.ipv4.tcp_rmem="4096 131072 {buffer}" net.ipv4.tcp_wmem="4096 65536 {buffer}"'
 
@@ -69,7 +69,7 @@ def host_settings(p: Predictor, language: str = "en") -> tuple[HostSetting, ...]
     )
 
 
-def timeout_minutes(p: Predictor) -> int:
+def compute_timeout_minutes(p: Predictor) -> int:
     """Minutes after which a collective should be given up: three times the longest exchange, at least ten. [A7]"""
     return max(USUAL_TIMEOUT_MINUTES, math.ceil(PATIENCE * _find_longest_s(p) / 60))
 
@@ -90,7 +90,7 @@ def _estimate_restart_s(p: Predictor, used: list[ZoneLink]) -> float:
     predicted = build_prediction(p)
     step = predicted.step_time_s.expected
     senders: dict[str, int] = defaultdict(int)
-    for group in crossing_groups(p.placed):
+    for group in list_crossing_groups(p.placed):
         senders[group.link] += group.groups
     worst = 0.0
     for row in predicted.communication:

@@ -1,6 +1,6 @@
 """Marginal value: what one more node, zone, 10 Gbit/s or the next GPU kind brings, and what a zone is worth.
 
-answer = marginal(crosszone.load_scenario("examples/three-cities.yaml"))
+answer = compare_marginal(crosszone.load_scenario("examples/three-cities.yaml"))
 answer.variants[0].advice["message"]          # the best return first
 """
 
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Literal, get_args
 
-from crosszone.analyse.bill import bill, dollars
+from crosszone.analyse.bill import build_bill, format_usd
 from crosszone.analyse.cluster_changes import (
     CHANGE_KINDS,
     COUNT_PINS,
     Change,
     ChangeKind,
-    changes,
-    freed,
-    pinned_fields,
-    plannable,
+    drop_count_pins,
+    drop_planned_fields,
+    list_changes,
+    list_pinned_fields,
 )
 from crosszone.cost.profile import Profiles
 from crosszone.errors import InputError, Notice
@@ -136,7 +136,7 @@ class _Planned:
     prediction: Prediction
 
 
-def marginal(
+def compare_marginal(
     scenario: Scenario,
     *,
     kinds: Collection[ChangeKind] = CHANGE_KINDS,
@@ -155,13 +155,13 @@ def marginal(
     began = monotonic()
     loaded = profiles or Profiles.load()
     how: dict[str, Any] = {"local_updates": local_updates, "cancelled": cancelled, "profiles": loaded}
-    base = _plan_best(plannable(scenario), **how)
-    loose = freed(scenario)
+    base = _plan_best(drop_planned_fields(scenario), **how)
+    loose = drop_count_pins(scenario)
     free = base if loose is None else _plan_best(loose, **how)
-    tried = [candidate for candidate in changes(scenario) if candidate.kind in kinds]
+    tried = [candidate for candidate in list_changes(scenario) if candidate.kind in kinds]
     variants = []
     if loose is not None and "unpin" in kinds:
-        pins = [name for name in COUNT_PINS if name in pinned_fields(scenario)]
+        pins = [name for name in COUNT_PINS if name in list_pinned_fields(scenario)]
         notice = Notice(code="marginal_unpin", level="note", field="strategy", params={"fields": pins})
         unpin = Change(kind="unpin", target="strategy", notice=notice, make=lambda: scenario.cluster, gpus_change=False)
         variants.append(_build_variant(unpin, base, free, language))
@@ -170,7 +170,7 @@ def marginal(
             progress("variants", number, len(tried))
         # another number of GPUs can only be used where none is pinned, so both sides are planned without those pins
         apart = change.gpus_change and loose is not None
-        start, before = (loose, free) if apart and loose is not None else (plannable(scenario), base)
+        start, before = (loose, free) if apart and loose is not None else (drop_planned_fields(scenario), base)
         try:
             after: _Planned | InputError = _plan_best(start.replace(cluster=change.make()), **how)
         except InputError as error:
@@ -192,12 +192,12 @@ def _plan_best(scenario: Scenario, *, profiles: Profiles, **how: Any) -> _Planne
     """The scenario with its best plan, a synchronous one unless local updates may win."""
     answer = plan(scenario, top=1, profiles=profiles, **how)
     best = min((*answer.plans, *answer.local_updates), key=lambda candidate: candidate.prediction.step_time_s.expected)
-    return _Planned(worth_of(scenario, best, profiles), best.prediction)
+    return _Planned(compute_worth(scenario, best, profiles), best.prediction)
 
 
-def worth_of(scenario: Scenario, best: Plan, profiles: Profiles | None = None) -> Worth:
+def compute_worth(scenario: Scenario, best: Plan, profiles: Profiles | None = None) -> Worth:
     """Speed and price of a plan on its cluster, idle GPUs paid for. [A16]"""
-    cost, got = bill(build_predictor(apply_plan(scenario, best), profiles=profiles)), best.prediction
+    cost, got = build_bill(build_predictor(apply_plan(scenario, best), profiles=profiles)), best.prediction
     prices = [(get_usd_per_gpu_hour(group), group.total_gpus) for _, group in scenario.cluster.zone_groups]
     egress = cost.usd_egress_known_per_step * cost.steps_per_hour
     paid = None
@@ -338,8 +338,8 @@ class _Gain:
         params = {
             "zone": self.change.target,
             "percent": round(100.0 * abs(self.share), 1),
-            "usd": "" if self.more is None else dollars(abs(24.0 * self.more)),
-            "worth": "" if self.worth is None else dollars(max(24.0 * self.worth, 0.0)),
+            "usd": "" if self.more is None else format_usd(abs(24.0 * self.more)),
+            "worth": "" if self.worth is None else format_usd(max(24.0 * self.worth, 0.0)),
             "token_percent": "" if self.dearer is None else round(100.0 * abs(self.dearer), 1),
         }
         code = self._describe_drop() if self.change.kind == "drop" else self._describe_change()
@@ -391,7 +391,7 @@ def _rank(variant: Variant) -> tuple[float, ...]:
 
 def _list_notes(scenario: Scenario, base: _Planned, variants: Sequence[Variant]) -> Iterator[Notice]:
     """What a reader of the table should know."""
-    pins = sorted(pinned_fields(scenario) & set(COUNT_PINS))
+    pins = sorted(list_pinned_fields(scenario) & set(COUNT_PINS))
     if pins and any(variant.freed for variant in variants):
         yield Notice(code="marginal_freed", level="note", field="strategy", params={"fields": pins})
     if base.worth.usd_per_hour is None:

@@ -1,7 +1,7 @@
 """Outcome: what a result says of a step and a run, in one shape for what was predicted, taken from a sheet or measured.
 
-outcome_of(prediction).figures["step_time_s"].value
-figures_of(read_measured(text))[0].breakdown_s       # {"compute": 3.1, "communication": 0.4, "bubble": 0.9}
+build_outcome(prediction).figures["step_time_s"].value
+compute_trace_figures(read_measured(text))[0].breakdown_s  # {"compute": 3.1, "communication": 0.4, "bubble": 0.9}
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from crosszone.analyse.what_if import between_zones, exposed_s
+from crosszone.analyse.what_if import sum_bytes_between_zones, sum_exposed_s
 from crosszone.inputs.value import Count, Name, NotNegative, Positive, Value, find_nearest_names, refuse
 from crosszone.predict.breakdown import COMMUNICATION, COMPUTE, HOST, ORDER
 from crosszone.predict.prediction import Prediction, Triple
@@ -111,7 +111,7 @@ class ResultOutcome(Value):
         return self.figures["step_time_s"].value
 
 
-def outcome_of(prediction: Prediction, phases: Mapping[str, float] | None = None) -> ResultOutcome:
+def build_outcome(prediction: Prediction, phases: Mapping[str, float] | None = None) -> ResultOutcome:
     """What a prediction says; `phases` are those of its timeline."""
     p, run = prediction, prediction.run
     ranges = {
@@ -128,8 +128,8 @@ def outcome_of(prediction: Prediction, phases: Mapping[str, float] | None = None
     }
     plain = {
         "gpus": float(p.gpus),
-        "exposed_s": exposed_s(p),
-        "between_zones_gb": between_zones(p) / 1e9,
+        "exposed_s": sum_exposed_s(p),
+        "between_zones_gb": sum_bytes_between_zones(p) / 1e9,
         "memory_limit_gib": p.memory_gib.limit,
         "usd_egress": run.usd_egress,
     }
@@ -146,7 +146,7 @@ def outcome_of(prediction: Prediction, phases: Mapping[str, float] | None = None
     )
 
 
-def outcome_of_figures(figures: Figures, phases: Mapping[str, float] | None = None) -> ResultOutcome:
+def build_measured_outcome(figures: Figures, phases: Mapping[str, float] | None = None) -> ResultOutcome:
     """What a measured run or a row of a sheet says. [A31]
 
     What the parts leave of the step is `other`, so that the bars of all results add up to their steps.
@@ -170,7 +170,7 @@ def outcome_of_figures(figures: Figures, phases: Mapping[str, float] | None = No
     )
 
 
-def figures_of(measured: MeasuredTimelines) -> tuple[Figures, tuple[Phase, ...]]:
+def compute_trace_figures(measured: MeasuredTimelines) -> tuple[Figures, tuple[Phase, ...]]:
     """The figures of a trace, and the phases of its step: of all steps, the one of median length. [A30]
 
     The average stage computes; of the rest, what passes while something communicates and no stage computes is
@@ -187,18 +187,18 @@ def figures_of(measured: MeasuredTimelines) -> tuple[Figures, tuple[Phase, ...]]
     return Figures(step_time_s=step, breakdown_s=parts), list_phases(timeline)
 
 
-def phases_s(timeline: Timeline) -> dict[str, float]:
+def measure_phases(timeline: Timeline) -> dict[str, float]:
     """Seconds of each phase of a step."""
-    return seconds_of(list_phases(timeline))
+    return map_phase_seconds(list_phases(timeline))
 
 
-def seconds_of(phases: Sequence[Phase]) -> dict[str, float]:
+def map_phase_seconds(phases: Sequence[Phase]) -> dict[str, float]:
     """Phases by name, in their order."""
     lasting = {phase.phase: phase.seconds for phase in phases}
     return {name: lasting.get(name, 0.0) for name in PHASES}
 
 
-def headline_of(outcome: ResultOutcome) -> dict[str, Any]:
+def build_headline(outcome: ResultOutcome) -> dict[str, Any]:
     """What a list shows of a result."""
     names = ("step_time_s", "tokens_per_s", "mfu", "memory_gib", "memory_limit_gib", "gpus", "days", "usd")
     figures = {key: outcome.figures[key].model_dump() if key in outcome.figures else None for key in names}

@@ -1,6 +1,6 @@
 """Radar: ways to do a job beside each other on axes from 0 to 1, each with its formula and the number behind it.
 
-radar(scenario, [("chosen", scenario)]).entries[0].values["speed"]
+build_radar(scenario, [("chosen", scenario)]).entries[0].values["speed"]
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from crosszone.analyse.bill import bill
-from crosszone.analyse.explain.description import LabelWords, said
-from crosszone.analyse.explain.formulas import formula
+from crosszone.analyse.bill import build_bill
+from crosszone.analyse.explain.description import LabelWords, render_words
+from crosszone.analyse.explain.formulas import find_formula
 from crosszone.errors import InputError
 from crosszone.inputs.parameters import parameters
 from crosszone.inputs.scenario import Scenario
@@ -85,27 +85,27 @@ class RadarOption:
     prediction: Prediction
 
 
-def speed(option: RadarOption, options: Sequence[RadarOption]) -> tuple[float, float]:
+def measure_speed(option: RadarOption, options: Sequence[RadarOption]) -> tuple[float, float]:
     """Tokens/s over those of the fastest shown. [Y1]"""
     best = max(candidate.prediction.tokens_per_s.expected for candidate in options)
     tokens_per_s = option.prediction.tokens_per_s.expected
     return tokens_per_s / best, tokens_per_s
 
 
-def computing(option: RadarOption, _: Sequence[RadarOption]) -> tuple[float, float]:
+def measure_compute_share(option: RadarOption, _: Sequence[RadarOption]) -> tuple[float, float]:
     """Share of the step in which the pace-setting stage computes. [Y2]"""
     share = option.prediction.shares["compute"]
     return share, share
 
 
-def hidden(option: RadarOption, _: Sequence[RadarOption]) -> tuple[float, float]:
+def measure_hidden_share(option: RadarOption, _: Sequence[RadarOption]) -> tuple[float, float]:
     """What part of the communication hides behind compute: 1 - exposed / busy, 1 where there is none. [Y3]"""
     rows = option.prediction.communication
     busy, exposed = sum(row.busy_s for row in rows), sum(row.exposed_s for row in rows)
     return (1.0 - min(exposed / busy, 1.0) if busy > 0 else 1.0), exposed
 
 
-def thrift(option: RadarOption, _: Sequence[RadarOption]) -> tuple[float, float]:
+def measure_thrift(option: RadarOption, _: Sequence[RadarOption]) -> tuple[float, float]:
     """W / (W + bytes between zones a step), W a copy of the model in 16 bit. [Y4]"""
     rows = option.prediction.communication
     sent = sum(row.bytes_per_step for row in rows if get_tier(row.link) == BETWEEN_ZONES)
@@ -113,21 +113,23 @@ def thrift(option: RadarOption, _: Sequence[RadarOption]) -> tuple[float, float]
     return copy / (copy + sent), sent
 
 
-def headroom(option: RadarOption, _: Sequence[RadarOption]) -> tuple[float, float]:
+def measure_headroom(option: RadarOption, _: Sequence[RadarOption]) -> tuple[float, float]:
     """Memory left free on the fullest GPU, as a share of it. [Y5]"""
     memory = option.prediction.memory_gib
     return max(0.0, 1.0 - memory.peak.expected / memory.limit), memory.peak.expected
 
 
-def full(option: RadarOption, _: Sequence[RadarOption]) -> tuple[float, float]:
+def measure_full_share(option: RadarOption, _: Sequence[RadarOption]) -> tuple[float, float]:
     """Share of the step that is no pipeline bubble. [Y6]"""
     return 1.0 - option.prediction.shares["pipeline"], option.prediction.breakdown_s["bubble"]
 
 
-def price(option: RadarOption, options: Sequence[RadarOption]) -> tuple[float, float] | None:
+def measure_price(option: RadarOption, options: Sequence[RadarOption]) -> tuple[float, float] | None:
     """Dollars for a million tokens: those of the cheapest shown over its own; None: not known. [Y7]"""
-    usd = bill(option.p).usd_per_million_tokens
-    every = [candidate_usd for candidate in options if (candidate_usd := bill(candidate.p).usd_per_million_tokens)]
+    usd = build_bill(option.p).usd_per_million_tokens
+    every = [
+        candidate_usd for candidate in options if (candidate_usd := build_bill(candidate.p).usd_per_million_tokens)
+    ]
     return (min(every) / usd, usd) if usd and every else None
 
 
@@ -135,17 +137,17 @@ Measure = Callable[[RadarOption, Sequence[RadarOption]], tuple[float, float] | N
 
 # How each axis is measured, its formula, and the unit of the number behind it.
 AXES: dict[str, tuple[Measure, str, str]] = {
-    "speed": (speed, "Y1", "tokens/s"),
-    "computing": (computing, "Y2", "share"),
-    "hidden": (hidden, "Y3", "s"),
-    "thrift": (thrift, "Y4", "bytes"),
-    "headroom": (headroom, "Y5", "GiB"),
-    "full": (full, "Y6", "s"),
-    "price": (price, "Y7", "USD"),
+    "speed": (measure_speed, "Y1", "tokens/s"),
+    "computing": (measure_compute_share, "Y2", "share"),
+    "hidden": (measure_hidden_share, "Y3", "s"),
+    "thrift": (measure_thrift, "Y4", "bytes"),
+    "headroom": (measure_headroom, "Y5", "GiB"),
+    "full": (measure_full_share, "Y6", "s"),
+    "price": (measure_price, "Y7", "USD"),
 }
 
 
-def radar(
+def build_radar(
     scenario: Scenario,
     ways: Sequence[tuple[str, Scenario]],
     *,
@@ -189,15 +191,15 @@ def _build_option(scenario: Scenario) -> RadarOption:
 
 def _build_axis(name: str, language: str) -> RadarAxis:
     _, number, unit = AXES[name]
-    formula_found = formula(number)
+    formula_found = find_formula(number)
     return RadarAxis(
         id=name,
-        label=said(LabelWords(f"axis_{name}"), language),
+        label=render_words(LabelWords(f"axis_{name}"), language),
         unit=unit,
         formula=number,
         title=formula_found.title,
         text=formula_found.markdown,
-        explain=said(LabelWords(f"axis_why_{name}"), language),
+        explain=render_words(LabelWords(f"axis_why_{name}"), language),
     )
 
 
@@ -211,15 +213,15 @@ def _build_entry(
     measured = {axis: None if option is None else measure(option, options) for axis, (measure, _, _) in AXES.items()}
     return RadarEntry(
         name=name,
-        label=said(LabelWords(f"way_{name}"), language) if name in ("chosen", "runner_up", *FAMILIES) else name,
-        way=None if option is None else _dump_option(option),
+        label=render_words(LabelWords(f"way_{name}"), language) if name in ("chosen", "runner_up", *FAMILIES) else name,
+        way=None if option is None else _describe_option(option),
         values={axis: None if figure is None else figure[0] for axis, figure in measured.items()},
         raw={axis: None if figure is None else figure[1] for axis, figure in measured.items()},
         notices=notices,
     )
 
 
-def _dump_option(option: RadarOption) -> dict[str, Any]:
+def _describe_option(option: RadarOption) -> dict[str, Any]:
     """Framework, strategy and placement, as a plan states them."""
     return {
         "framework": option.prediction.framework,

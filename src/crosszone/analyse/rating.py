@@ -1,6 +1,6 @@
 """Rating: step, tokens/s and days at p50 and p95, what makes them uncertain, and what limits each link.
 
-    answer = rating(build_predictor(scenario))
+    answer = build_rating(build_predictor(scenario))
     answer.step_s.p95, answer.largest, answer.links[0].limited_by
 
 Link use: how many connections a plan opens over each link between zones, what they carry, and what limits them.
@@ -69,7 +69,7 @@ class LinkUse(Value):
     many."""
 
 
-def link_uses(p: Predictor, rows: Iterable[Traffic]) -> Iterator[LinkUse]:
+def list_link_uses(p: Predictor, rows: Iterable[Traffic]) -> Iterator[LinkUse]:
     """Every directed link between zones that a step uses. [A19]"""
     names = [zone.name for zone in p.placed.cluster.zones]
     places = {f"{a} > {b}": (x, y) for x, a in enumerate(names) for y, b in enumerate(names) if x != y}
@@ -199,13 +199,13 @@ class Rating(Value):
 
 
 @cache
-def rating_figures() -> dict[str, dict[str, Any]]:
+def load_rating_figures() -> dict[str, dict[str, Any]]:
     """Figures of `rating.yaml` with origin and source, by name."""
     entries: dict[str, dict[str, Any]] = read_shipped("crosszone.analyse", "rating.yaml").value
     return entries
 
 
-def rating(p: Predictor, *, doubts: Collection[Doubt] = DOUBTS, language: str = "en") -> Rating:
+def build_rating(p: Predictor, *, doubts: Collection[Doubt] = DOUBTS, language: str = "en") -> Rating:
     """Step, tokens/s and days of a placed strategy at p50 and p95, with what makes them uncertain. [A18]
 
     `doubts`: what is not taken as known. The draws are seeded, and the same with and without each doubt.
@@ -214,11 +214,11 @@ def rating(p: Predictor, *, doubts: Collection[Doubt] = DOUBTS, language: str = 
     rows, egress = build_traffic(p, breakdown)
     draws = _Draws(p, egress)
     drawn = frozenset(doubts) & draws.present
-    steps, expected = draws.step_s(drawn), float(p.step_s[1])
+    steps, expected = draws.draw_step_s(drawn), float(p.step_s[1])
     step = _build_quantiles(steps)
     causes = []
     for doubt in DOUBTS:
-        without = _build_quantiles(draws.step_s(drawn - {doubt})).p95
+        without = _build_quantiles(draws.draw_step_s(drawn - {doubt})).p95
         causes.append(
             Uncertainty(
                 doubt=doubt,
@@ -231,7 +231,7 @@ def rating(p: Predictor, *, doubts: Collection[Doubt] = DOUBTS, language: str = 
     job, days = p.case.job, None
     if job.steps is not None:
         scale = job.steps / DAY_S / predict_goodput(p.placed, p.framework.name).share
-        days = _build_quantiles(draws.step_s(drawn & {"profile", "rtt"}) * scale)
+        days = _build_quantiles(draws.draw_step_s(drawn & {"profile", "rtt"}) * scale)
     largest = causes[0].doubt if causes[0].widens_s > 0 else None
     tokens = float(job.tokens_per_step)
     return Rating(
@@ -243,9 +243,9 @@ def rating(p: Predictor, *, doubts: Collection[Doubt] = DOUBTS, language: str = 
         draws=DRAWS,
         doubts=tuple(causes),
         largest=largest,
-        links=tuple(link_uses(p, rows)),
+        links=tuple(list_link_uses(p, rows)),
         told=_build_notice(step, largest).as_dict(language),
-        notes=tuple(notice.as_dict(language) for notice in draws.notes() if "jitter" in drawn),
+        notes=tuple(notice.as_dict(language) for notice in draws.list_notes() if "jitter" in drawn),
     )
 
 
@@ -286,16 +286,16 @@ class _Draws:
         }
         return frozenset(doubt for doubt, on in varies.items() if on)
 
-    def notes(self) -> list[Notice]:
+    def list_notes(self) -> list[Notice]:
         """Links whose jitter is taken from elsewhere."""
         pairs = [" - ".join(link.between) for link in self.links.values() if link.jitter_ms is None]
         if not pairs:
             return []
-        entry = rating_figures()["jitter_ms"]
+        entry = load_rating_figures()["jitter_ms"]
         params = {"pairs": pairs, "source": entry["source"]}
         return [Notice(code="jitter_assumed", level="note", field="cluster.links", value=entry["value"], params=params)]
 
-    def step_s(self, on: Collection[Doubt]) -> Floats:
+    def draw_step_s(self, on: Collection[Doubt]) -> Floats:
         """Steps with these doubts, the others at their expected values.
 
         Every draw of the links with every one of the profile, whose error does not depend on them.
@@ -307,13 +307,13 @@ class _Draws:
     def factor(self) -> Floats:
         """[draws] Factor of the profile's error: four of five between its low and high end."""
         low, high = self.p.factors
-        return _spread_skewed(_spread_normal(), low, 1.0, high)
+        return _build_skewed_draws(_build_normal_draws(), low, 1.0, high)
 
     @cached_property
     def normals(self) -> Floats:
         """[2 links, draws] Standard normal numbers, each row in an order of its own."""
         rng = np.random.default_rng(SEED)
-        return np.stack([rng.permutation(_spread_normal()) for _ in range(2 * len(self.links))])
+        return np.stack([rng.permutation(_build_normal_draws()) for _ in range(2 * len(self.links))])
 
     @cached_property
     def lost(self) -> Floats:
@@ -323,7 +323,7 @@ class _Draws:
             size = self.egress.get((a, b), 0.0) + self.egress.get((b, a), 0.0)
             packets = max(size / figure("packet", "payload_bytes"), 1.0)
             mean = packets * link.loss_pct / 100.0
-            number = rng.permutation(_spread_poisson(mean, DRAWS // BANDS))
+            number = rng.permutation(_build_poisson_draws(mean, DRAWS // BANDS))
             delays.append(np.minimum(number / packets, HIGHEST_LOSS))
         return np.stack(delays)
 
@@ -357,7 +357,7 @@ class _Draws:
         band, row = link.rtt_ms, 2 * number
         time = np.full(DRAWS, band.expected)
         if "rtt" in on and band.low < band.high:
-            time = _spread_skewed(self.normals[row], band.low, band.expected, band.high)
+            time = _build_skewed_draws(self.normals[row], band.low, band.expected, band.high)
         if "jitter" in on:
             time = time + _find_jitter_ms(link) * self.normals[row + 1]
         # a typed RTT below the floor is flagged, but believed [G2]
@@ -365,13 +365,13 @@ class _Draws:
 
 
 @cache
-def _spread_normal() -> Floats:
+def _build_normal_draws() -> Floats:
     """[draws] Standard normal numbers spread evenly: the middle of each of so many equal parts."""
     # evenly, not at random: p95 of 201 random numbers would differ from seed to seed
     return np.array([NormalDist().inv_cdf((n + 0.5) / DRAWS) for n in range(DRAWS)])
 
 
-def _spread_skewed(normal: Floats, low: float, middle: float, high: float) -> Floats:
+def _build_skewed_draws(normal: Floats, low: float, middle: float, high: float) -> Floats:
     """Numbers with this median of which one in ten is below `low` and one in ten above `high`. [A18]
 
     Normal in the logarithm, with a width of its own on either side.
@@ -380,7 +380,7 @@ def _spread_skewed(normal: Floats, low: float, middle: float, high: float) -> Fl
     return np.asarray(middle * np.exp(np.where(normal < 0, below, above) * normal))
 
 
-def _spread_poisson(mean: float, count: int) -> Floats:
+def _build_poisson_draws(mean: float, count: int) -> Floats:
     """So many numbers of events that come by chance (Poisson), spread evenly over what may come. [A18]"""
     even = (np.arange(count) + 0.5) / count
     if mean > MANY_LOST:
@@ -395,4 +395,4 @@ def _spread_poisson(mean: float, count: int) -> Floats:
 
 
 def _find_jitter_ms(link: ZoneLink) -> float:
-    return float(rating_figures()["jitter_ms"]["value"]) if link.jitter_ms is None else link.jitter_ms
+    return float(load_rating_figures()["jitter_ms"]["value"]) if link.jitter_ms is None else link.jitter_ms

@@ -1,6 +1,6 @@
 """Suggestions: switches turned one by one, each predicted anew, ranked by what they gain.
 
-answer = suggestions(load_scenario("examples/three-cities.yaml"))
+answer = find_suggestions(load_scenario("examples/three-cities.yaml"))
 answer.ranked[0].option, answer.ranked[0].gain
 """
 
@@ -9,10 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from crosszone.analyse.communication import Boundness, boundness_of
-from crosszone.analyse.host import HostSetting, host_settings
-from crosszone.analyse.switches import PARTS_OF_LOCAL, changes_of, convergence_of, option_of, switches, value_of
-from crosszone.analyse.what_if import changed_predictor, exposed_s
+from crosszone.analyse.communication import Boundness, classify_boundness
+from crosszone.analyse.host import HostSetting, list_host_settings
+from crosszone.analyse.switches import (
+    PARTS_OF_LOCAL,
+    build_switch_changes,
+    describe_convergence,
+    find_option,
+    get_switch_value,
+    load_switches,
+)
+from crosszone.analyse.what_if import build_changed_predictor, sum_exposed_s
 from crosszone.errors import InputError
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
@@ -118,7 +125,7 @@ class Suggestions(Value):
     """Settings of the hosts for the links in use."""
 
 
-def suggestions(
+def find_suggestions(
     scenario: Scenario,
     *,
     base: Predictor | None = None,
@@ -135,8 +142,8 @@ def suggestions(
     idle: list[str] = []
     for name, value in _list_tries(now):
         try:
-            changes = changes_of(name, value, now)
-            after = changed_predictor(scenario, changes, now)
+            changes = build_switch_changes(name, value, now)
+            after = build_changed_predictor(scenario, changes, now)
             prediction_after = build_prediction(after, language)
         except InputError as error:
             refused.append(NotApplicable(switch=name, value=value, reason=error.notices[0].as_dict(language)))
@@ -149,23 +156,23 @@ def suggestions(
     compute = sum(before.breakdown_s[part] for part in COMPUTE)
     ranked = _drop_equal(sorted(ranked, key=lambda suggestion: -suggestion.gain))
     return Suggestions(
-        boundness=boundness_of(compute, exposed_s(before)),
+        boundness=classify_boundness(compute, sum_exposed_s(before)),
         ranked=tuple(ranked),
-        together=_combine(scenario, now, before, ranked),
-        plans=tuple(_suggest_plans(scenario, before, progress, cancelled)) if plans else (),
+        together=_combine_suggestions(scenario, now, before, ranked),
+        plans=tuple(_list_other_plans(scenario, before, progress, cancelled)) if plans else (),
         idle=tuple(idle),
         refused=tuple(refused),
-        host=host_settings(now, language),
+        host=list_host_settings(now, language),
     )
 
 
 def _list_tries(now: Predictor) -> Iterator[tuple[str, Any]]:
     """Switches and values that are not as they stand already."""
-    for switch in switches().values():
+    for switch in load_switches().values():
         for value in switch.tries:
             averages = switch.name in PARTS_OF_LOCAL and now.strategy.local_update is None
             alone = switch.name == "local_steps" and not now.placed.crosses
-            if value != value_of(switch.name, now) and not averages and not alone:
+            if value != get_switch_value(switch.name, now) and not averages and not alone:
                 yield switch.name, value
 
 
@@ -180,7 +187,7 @@ def _drop_equal(ranked: list[Suggestion]) -> list[Suggestion]:
     return distinct
 
 
-def _suggest_plans(
+def _list_other_plans(
     scenario: Scenario, before: Prediction, progress: Progress | None, cancelled: Callable[[], bool] | None
 ) -> Iterator[OtherPlan]:
     """The best synchronous plan and the best with local updates, where nothing is pinned."""
@@ -210,7 +217,7 @@ def _suggest_plans(
 def _build_suggestion(
     name: str, changes: dict[str, Any], before: Prediction, prediction: Prediction, after: Predictor, language: str
 ) -> Suggestion:
-    switch = switches()[name]
+    switch = load_switches()[name]
     return Suggestion(
         switch=name,
         value=_format_value(name, after),
@@ -218,22 +225,24 @@ def _build_suggestion(
         changes=changes,
         gain=prediction.tokens_per_s.expected / before.tokens_per_s.expected - 1.0,
         step_s=prediction.step_time_s.expected,
-        exposed_s=exposed_s(prediction) - exposed_s(before),
-        option=option_of(name, after),
+        exposed_s=sum_exposed_s(prediction) - sum_exposed_s(before),
+        option=find_option(name, after),
         exact=not switch.source,
-        risk=convergence_of(name, value_of(name, after), language),
+        risk=describe_convergence(name, get_switch_value(name, after), language),
         source=switch.source,
     )
 
 
 def _format_value(name: str, after: Predictor) -> Any:
     """The value as one would type it."""
-    value = value_of(name, after)
+    value = get_switch_value(name, after)
     rank = after.strategy.communication.compression_rank
     return f"{value}:{rank}" if name == "compression" and rank else value
 
 
-def _combine(scenario: Scenario, now: Predictor, before: Prediction, ranked: list[Suggestion]) -> Together | None:
+def _combine_suggestions(
+    scenario: Scenario, now: Predictor, before: Prediction, ranked: list[Suggestion]
+) -> Together | None:
     """The exact suggestions turned one after the other, the best next, as long as one helps."""
     changes: dict[str, Any] = {}
     names: list[str] = []
@@ -246,7 +255,7 @@ def _combine(scenario: Scenario, now: Predictor, before: Prediction, ranked: lis
             if any(changes.get(path, value) != value for path, value in suggestion.changes.items()):
                 continue  # two ways to set the same field
             try:
-                after = build_prediction(changed_predictor(scenario, changes | suggestion.changes, now))
+                after = build_prediction(build_changed_predictor(scenario, changes | suggestion.changes, now))
             except InputError:
                 continue
             rate = after.tokens_per_s.expected

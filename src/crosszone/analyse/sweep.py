@@ -15,7 +15,17 @@ from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
 from typing import Any
 
-from crosszone.analyse.sweep_cells import CORES, REFUSED, Cells, Mode, SweepAxis, SweepCell, read_axis, spread, too_many
+from crosszone.analyse.sweep_cells import (
+    CORES,
+    REFUSED,
+    Cells,
+    Mode,
+    SweepAxis,
+    SweepCell,
+    compute_cells,
+    make_too_many_error,
+    read_axis,
+)
 from crosszone.analyse.sweep_cells import MOST_VALUES as MOST_CELLS
 from crosszone.errors import InvalidError, Notice, build_choice_error
 from crosszone.inputs.scenario import Scenario
@@ -44,7 +54,7 @@ class Flip(Value):
     """What crosses zones on the side of larger values."""
 
 
-def lines(x: SweepAxis, y: SweepAxis, cells: Sequence[SweepCell]) -> Iterator[Flip]:
+def find_flip_lines(x: SweepAxis, y: SweepAxis, cells: Sequence[SweepCell]) -> Iterator[Flip]:
     """Pieces of line between neighbouring cells of different kind; cells row by row, x quickest. [A11]
 
     Between two cells it lies where the lead of one kind of plan over the other is nothing, both being known on both
@@ -67,7 +77,7 @@ def lines(x: SweepAxis, y: SweepAxis, cells: Sequence[SweepCell]) -> Iterator[Fl
                 yield Flip(start=(low, at), end=(high, at), one=cell.kind, other=other.kind)
 
 
-def places(x: SweepAxis, cells: Sequence[SweepCell], at: Callable[[float], SweepCell]) -> Iterator[Flip]:
+def find_flip_places(x: SweepAxis, cells: Sequence[SweepCell], at: Callable[[float], SweepCell]) -> Iterator[Flip]:
     """Places on one axis at which the kind changes, by halving with a plan of its own at every step. [A12]
 
     `at` works a cell out; whole numbers are halved until two follow each other.
@@ -79,16 +89,16 @@ def places(x: SweepAxis, cells: Sequence[SweepCell], at: Callable[[float], Sweep
         if REFUSED in (cell.kind, other.kind) and cell.kind != other.kind:  # whether there is a plan may change often
             yield Flip(start=(low, None), end=(high, None), one=cell.kind, other=other.kind)
         elif cell.kind != other.kind:
-            yield from _halve_interval(x, (low, cell.kind), (high, other.kind), at)
+            yield from _find_flips_between(x, (low, cell.kind), (high, other.kind), at)
 
 
-def _halve_interval(
+def _find_flips_between(
     x: SweepAxis, first: tuple[float, str], last: tuple[float, str], at: Callable[[float], SweepCell]
 ) -> Iterator[Flip]:
     pieces, halvings_left, done = [(first, last, 0.0, 1.0)], MOST_HALVINGS, []
     while pieces:
         low, high, start, end = pieces.pop()
-        middle = x.between(first[0], last[0], (start + end) / 2)
+        middle = x.interpolate(first[0], last[0], (start + end) / 2)
         place = float(round(middle)) if x.whole else middle
         if end - start <= CLOSE or not halvings_left or place in (low[0], high[0]):
             done.append(Flip(start=(low[0], None), end=(high[0], None), one=low[1], other=high[1]))
@@ -106,14 +116,14 @@ def _halve_interval(
 def _find_meeting(axis: SweepAxis, low: float, high: float, cell: SweepCell, other: SweepCell) -> float:
     """The value between two cells at which their choices are equally good. [A11]"""
     if cell.best != other.best and cell.lead is not None and other.lead is not None and cell.lead != other.lead:
-        return axis.between(low, high, cell.lead / (cell.lead - other.lead))
-    return axis.between(low, high)
+        return axis.interpolate(low, high, cell.lead / (cell.lead - other.lead))
+    return axis.interpolate(low, high)
 
 
 def _measure_reach(axis: SweepAxis, numbers: Sequence[float], at: int) -> Spot:
     """How far a cell reaches to both sides: half-way to the next ones, at the ends as far as there are values."""
-    low = axis.between(numbers[at - 1], numbers[at]) if at else numbers[0]
-    high = axis.between(numbers[at], numbers[at + 1]) if at + 1 < len(numbers) else numbers[-1]
+    low = axis.interpolate(numbers[at - 1], numbers[at]) if at else numbers[0]
+    high = axis.interpolate(numbers[at], numbers[at + 1]) if at + 1 < len(numbers) else numbers[-1]
     return low, high
 
 
@@ -230,12 +240,12 @@ def sweep(
         raise InvalidError(Notice(code="strategy_missing", field="strategy"))
     across, along = (read_axis(axis) if isinstance(axis, str) else axis for axis in (x, y))
     assert across is not None
-    across, along = across.fitted(start), along.fitted(start) if along else None
+    across, along = across.fit_to(start), along.fit_to(start) if along else None
     if along is not None and along.field == across.field:
         raise InvalidError(Notice(code="axis_same", field=along.field))
     count = len(across.values) * (len(along.values) if along else 1)
     if count > MOST_CELLS:
-        raise too_many(count)
+        raise make_too_many_error(count)
     if mode == "plan" and objective != "time":
         require_objective_figures(build_problem(start), objective)
     fields = (across.field, along.field) if along else (across.field,)
@@ -250,13 +260,19 @@ def sweep(
     )
     points = [(a, b) for b in (along.values if along else (None,)) for a in across.values]
     order = _order(across, along)
-    done = spread(cells, [points[at] for at in order], on=on, workers=workers, progress=progress, cancelled=cancelled)
+    done = compute_cells(
+        cells, [points[at] for at in order], on=on, workers=workers, progress=progress, cancelled=cancelled
+    )
     sorted_cells = [cell for _, cell in sorted(zip(order, done, strict=True), key=lambda pair: pair[0])]
     if along is not None:
-        flips = list(lines(across, along, sorted_cells))
+        flips = list(find_flip_lines(across, along, sorted_cells))
     else:
         is_whole = across.whole
-        flips = list(places(across, sorted_cells, lambda at: cells.at((int(at) if is_whole else at, None), cancelled)))
+        flips = list(
+            find_flip_places(
+                across, sorted_cells, lambda at: cells.compute_one((int(at) if is_whole else at, None), cancelled)
+            )
+        )
     return Sweep(
         name=scenario.name,
         x=across,

@@ -30,7 +30,7 @@ from uuid import uuid4
 import numpy as np
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
-from crosszone.analyse.fields import read_changed, scenario_with, steps_of
+from crosszone.analyse.fields import change_scenario, read_changed, split_path
 from crosszone.errors import CrossZoneError, InputError, InvalidError, Notice, build_choice_error
 from crosszone.extras import format_install_command
 from crosszone.inputs.document import parse_scalar
@@ -74,25 +74,25 @@ class SweepAxis(Value):
         rising = all(a < b for a, b in pairwise(numeric))
         return tuple(numeric) if len(numeric) == len(self.values) and rising else None
 
-    def between(self, low: float, high: float, share: float = 0.5) -> float:
+    def interpolate(self, low: float, high: float, share: float = 0.5) -> float:
         """The number so far on the way from one to another, on the axis's scale. [A10]"""
         if self.scale == "log":
             return math.exp((1 - share) * math.log(low) + share * math.log(high))
         return (1 - share) * low + share * high
 
-    def fitted(self, scenario: Scenario) -> Self:
+    def fit_to(self, scenario: Scenario) -> Self:
         """The same with whole numbers where the scenario's field takes no others, each once.
 
         `InputError` where the field takes none of the values at the ends.
         """
         fitted_axis = self
-        if _takes_only_whole(scenario, self.field):
+        if _is_whole_field(scenario, self.field):
             rounded = (round(v) if isinstance(v, float) else v for v in self.values)
             fitted_axis = self.replace(values=tuple(dict.fromkeys(rounded)), whole=True)
         refused: InputError | None = None
         for value in (fitted_axis.values[-1], fitted_axis.values[0]):
             try:
-                scenario_with(scenario, {self.field: value})
+                change_scenario(scenario, {self.field: value})
                 return fitted_axis
             except InputError as error:
                 refused = error
@@ -104,51 +104,51 @@ def read_axis(text: str) -> SweepAxis:
     """The axis of `FIELD=LOW:HIGH:log20`, `FIELD=LOW:HIGH:20` or `FIELD=VALUE,VALUE,...`."""
     field, equals, range_text = (part.strip() for part in text.partition("="))
     if not equals or not range_text:
-        raise _refuse_axis(text)
-    steps_of(field)
+        raise _make_axis_error(text)
+    split_path(field)
     if ":" not in range_text:
         parts = [part.strip() for part in range_text.split(",")]
         values = [parse_scalar(part) for part in parts]
         if not all(parts) or any(value is None for value in values):
-            raise _refuse_axis(text)
+            raise _make_axis_error(text)
         if len(values) > MOST_VALUES:
-            raise too_many(len(values))
+            raise make_too_many_error(len(values))
         return SweepAxis(field=field, values=tuple(dict.fromkeys(values)))
     form = _RANGE.fullmatch(range_text)
     if form is None:
-        raise _refuse_axis(text)
+        raise _make_axis_error(text)
     low, high, count = parse_scalar(form["low"].strip()), parse_scalar(form["high"].strip()), int(form["count"])
     if any(isinstance(end, bool) or not isinstance(end, int | float) for end in (low, high)):
-        raise _refuse_axis(text)
+        raise _make_axis_error(text)
     if count > MOST_VALUES:
-        raise too_many(count)
+        raise make_too_many_error(count)
     scale: Scale = "log" if form["scale"] == "log" else "linear"
     if not low < high or count < 2 or (scale == "log" and low <= 0):
         raise InvalidError(Notice(code="axis_range", field=field, value=range_text))
-    return SweepAxis(field=field, values=spaced(low, high, count, scale), scale=scale)
+    return SweepAxis(field=field, values=space_values(low, high, count, scale), scale=scale)
 
 
-def spaced(low: Number, high: Number, count: int, scale: Scale) -> tuple[float, ...]:
+def space_values(low: Number, high: Number, count: int, scale: Scale) -> tuple[float, ...]:
     """So many numbers from one to another, by equal differences or equal ratios; both ends as they are. [A10]"""
     inner = np.linspace(low, high, count) if scale == "linear" else np.geomspace(low, high, count)
     return (float(low), *inner[1:-1].tolist(), float(high))
 
 
-def too_many(cells: int) -> InvalidError:
+def make_too_many_error(cells: int) -> InvalidError:
     """That a sweep has too many cells."""
     return InvalidError(Notice(code="sweep_too_many", value=cells, params={"most": MOST_VALUES}))
 
 
-def _takes_only_whole(scenario: Scenario, field: str) -> bool:
+def _is_whole_field(scenario: Scenario, field: str) -> bool:
     """Whether a field refuses a number because it is not whole."""
     try:
-        scenario_with(scenario, {field: 1.5})
+        change_scenario(scenario, {field: 1.5})
     except InputError as error:
         return any(notice.code == "must_be_whole" for notice in error.notices)
     return False
 
 
-def _refuse_axis(text: str) -> InvalidError:
+def _make_axis_error(text: str) -> InvalidError:
     return InvalidError(Notice(code="axis_malformed", value=text))
 
 
@@ -193,7 +193,7 @@ class Choice(Value):
         """Kind, degrees and framework."""
         more = "".join(f" {name} {degree}" for name, degree in (("cp", self.cp), ("ep", self.ep)) if degree > 1)
         degrees = f"tp {self.tp} pp {self.pp} dp {self.dp}{more}"
-        return f"{kind_label(self.kind, language)}, {degrees}, {self.framework}"
+        return f"{format_crossing(self.kind, language)}, {degrees}, {self.framework}"
 
 
 class CellOutcome(Value):
@@ -292,12 +292,12 @@ class Cells:
         """Without what is known already: every process finds out itself."""
         return {key: value for key, value in self.__dict__.items() if key != "_plan_cache"}
 
-    def at(self, point: Point, cancelled: Callable[[], bool] | None = None) -> SweepCell:
+    def compute_one(self, point: Point, cancelled: Callable[[], bool] | None = None) -> SweepCell:
         """The cell of these values."""
-        (cell,) = self.several([point], cancelled)
+        (cell,) = self.compute_many([point], cancelled)
         return cell
 
-    def several(self, points: Sequence[Point], cancelled: Callable[[], bool] | None = None) -> Iterator[SweepCell]:
+    def compute_many(self, points: Sequence[Point], cancelled: Callable[[], bool] | None = None) -> Iterator[SweepCell]:
         """The cells of some points; those that differ in links only share what they can."""
         prepared = [self._build_problem(point) for point in points]
         if self.mode == "plan":
@@ -331,22 +331,24 @@ class Cells:
             return SweepCell(
                 **place, best=None, refusal=CellRefusal(code=first.code, message=first.message(self.language))
             )
-        return SweepCell(**place, **outcomes, best=better_of(outcomes, self.margin), margin=self.margin)
+        return SweepCell(**place, **outcomes, best=choose_better(outcomes, self.margin), margin=self.margin)
 
     def _plan_cell(self, problem: Problem, cancelled: Callable[[], bool] | None) -> Mapping[str, CellOutcome]:
         """The best plans, as `plan(scenario, top=1)` finds them."""
         search, ranked = search_plans(problem, objective=self.objective, cancelled=cancelled)
         value, candidate = ranked[0]
-        outcomes = {_select_side(candidate.predictor): outcome_of(candidate.build_predictor(banded=True), value)}
+        outcomes = {
+            _select_side(candidate.predictor): build_cell_outcome(candidate.build_predictor(banded=True), value)
+        }
         if self.local_updates:
             for other, _ in iterate_local_update_plans(problem, safe=search.safe, cancelled=cancelled):
                 rated = compute_objective(other, self.objective)
-                outcomes["local_update"] = outcome_of(other.build_predictor(banded=True), rated)
+                outcomes["local_update"] = build_cell_outcome(other.build_predictor(banded=True), rated)
                 break  # the fastest comes first
         return outcomes
 
 
-def better_of(outcomes: Mapping[str, CellOutcome], margin: float) -> Side:
+def choose_better(outcomes: Mapping[str, CellOutcome], margin: float) -> Side:
     """Which of the two is taken: local updates only where they are better by the margin."""
     if "synchronous" not in outcomes or "local_update" not in outcomes:
         return "synchronous" if "synchronous" in outcomes else "local_update"
@@ -357,14 +359,14 @@ def better_of(outcomes: Mapping[str, CellOutcome], margin: float) -> Side:
 def _predict_cell(scenario: Scenario) -> Mapping[str, CellOutcome]:
     """The scenario's own strategy."""
     placed = build_predictor(scenario)
-    return {_select_side(placed): outcome_of(placed, placed.step_time.expected)}
+    return {_select_side(placed): build_cell_outcome(placed, placed.step_time.expected)}
 
 
 def _select_side(placed: Predictor) -> str:
     return "synchronous" if placed.strategy.local_update is None else "local_update"
 
 
-def outcome_of(placed: Predictor, value: float) -> CellOutcome:
+def build_cell_outcome(placed: Predictor, value: float) -> CellOutcome:
     """What a placed strategy takes."""
     prediction = build_prediction(placed)
     s, names = placed.strategy, [zone.name for zone in placed.case.cluster.zones]
@@ -372,7 +374,7 @@ def outcome_of(placed: Predictor, value: float) -> CellOutcome:
     degrees = {"tp": s.tp, "pp": s.pp, "dp": s.dp or 1, "cp": s.cp, "ep": s.ep}
     zones = tuple(names[zone] for zone in used)
     return CellOutcome(
-        choice=Choice(kind=kind_of(placed), framework=prediction.framework, zones=zones, **degrees),
+        choice=Choice(kind=classify_crossing(placed), framework=prediction.framework, zones=zones, **degrees),
         step_time_s=prediction.step_time_s,
         tokens_per_s=prediction.tokens_per_s,
         usd_per_hour=prediction.run.usd_per_hour,
@@ -382,7 +384,7 @@ def outcome_of(placed: Predictor, value: float) -> CellOutcome:
     )
 
 
-def kind_of(predictor: Predictor) -> Kind:
+def classify_crossing(predictor: Predictor) -> Kind:
     """What crosses zones of a placed strategy."""
     s, placed = predictor.strategy, predictor.placed
     if s.local_update is not None:
@@ -397,7 +399,7 @@ def kind_of(predictor: Predictor) -> Kind:
     return "dp flat" if flat else "dp hierarchical"
 
 
-def kind_label(kind: str, language: str = "en") -> str:
+def format_crossing(kind: str, language: str = "en") -> str:
     """What crosses zones, in words."""
     return label(f"crosses_{kind.replace(' ', '_')}", language)
 
@@ -413,7 +415,7 @@ STOPS_S = 5.0  # Seconds after its pipe broke until a process has ended
 CORES, RAY = "cores", "ray"
 
 
-def spread(
+def compute_cells(
     cells: Cells,
     points: Sequence[Point],
     *,
@@ -459,7 +461,7 @@ def _run_in_process(
     """In this process."""
     results: list[SweepCell] = []
     for start in range(0, len(points), LARGEST):
-        for cell in cells.several(points[start : start + LARGEST], cancelled):
+        for cell in cells.compute_many(points[start : start + LARGEST], cancelled):
             results.append(cell)
             if progress is not None:
                 progress("sweeping", len(results), len(points))
@@ -486,7 +488,7 @@ def _run_on_cores(
                 try:
                     answer = pipe.recv()
                 except (EOFError, OSError) as error:
-                    raise _report_dead_worker(workers[pipe]) from error
+                    raise _make_dead_worker_error(workers[pipe]) from error
                 # what a worker raised came back as a value, for a pipe carries nothing else
                 if isinstance(answer, BaseException):
                     raise answer
@@ -500,10 +502,10 @@ def _send(pipe: Connection, worker: Any, chunk: Chunk) -> None:
     try:
         pipe.send(chunk)
     except OSError as error:
-        raise _report_dead_worker(worker) from error
+        raise _make_dead_worker_error(worker) from error
 
 
-def _report_dead_worker(worker: Any) -> CrossZoneError:
+def _make_dead_worker_error(worker: Any) -> CrossZoneError:
     """That a process is gone, with its exit status."""
     worker.join(STOPS_S)
     return CrossZoneError(Notice(code="sweep_worker_died", value=worker.exitcode))
@@ -540,7 +542,7 @@ def _serve(pipe: Connection, cells: Cells) -> None:
         while True:
             at, points = pipe.recv()
             try:
-                answer: Any = (at, list(cells.several(points)))
+                answer: Any = (at, list(cells.compute_many(points)))
             except Exception as error:
                 answer = error
             pipe.send(answer)
@@ -564,7 +566,7 @@ def _run_chunk(cells: Cells, name: str, chunk: Chunk) -> tuple[int, list[SweepCe
         _cells_by_sweep.clear()
         _cells_by_sweep[name] = cells
     at, points = chunk
-    return at, list(_cells_by_sweep[name].several(points))
+    return at, list(_cells_by_sweep[name].compute_many(points))
 
 
 def _run_on_ray(

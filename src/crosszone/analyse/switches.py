@@ -1,7 +1,7 @@
 """Switches: ways to send less, later or faster between ranks, by name (`switches.yaml`).
 
-    changes_of("accumulation", 8, predictor)         # {"job.global_batch": 512}
-    option_of("bucket", "megatron", predictor)       # "--ddp-bucket-size 187000000"
+    build_switch_changes("accumulation", 8, predictor)     # {"job.global_batch": 512}
+    find_option("bucket", predictor)                        # "--ddp-bucket-size 187000000"
 
 A switch is fields of the scenario under a name people know, with the option of each framework it comes to.
 
@@ -35,7 +35,7 @@ SPARE = 0.9  # Share of the free memory that buffers may take
 PLACES = 17
 
 
-def best_bucket_mb(base: Predictor) -> float:
+def find_best_bucket_mb(base: Predictor) -> float:
     """MB of gradients that should go together: the least predicted step over sizes from 1 MB to all of a rank's. [A4]
 
     Small buckets pay their latency often, large ones leave more behind the last backward pass; three digits are kept.
@@ -118,7 +118,7 @@ class Listed(Value):
     """Frameworks that have it."""
 
 
-def listed(now: Predictor, language: str) -> tuple[Listed, ...]:
+def list_switches(now: Predictor, language: str) -> tuple[Listed, ...]:
     """All switches as they stand in a prediction."""
     return tuple(
         Listed(
@@ -127,16 +127,16 @@ def listed(now: Predictor, language: str) -> tuple[Listed, ...]:
             takes=switch.values or switch.takes,
             low=switch.low if switch.takes in ("count", "number") else None,
             high=switch.high if switch.takes in ("count", "number") else None,
-            now=value_of(name, now),
-            option=option_of(name, now),
+            now=get_switch_value(name, now),
+            option=find_option(name, now),
             frameworks=tuple(switch.options),
         )
-        for name, switch in switches().items()
+        for name, switch in load_switches().items()
     )
 
 
 @cache
-def switches() -> dict[str, Switch]:
+def load_switches() -> dict[str, Switch]:
     """All switches by name."""
     document = read_shipped("crosszone.analyse", "switches.yaml")
     return {
@@ -144,11 +144,13 @@ def switches() -> dict[str, Switch]:
     }
 
 
-def switch_named(name: str) -> Switch:
+def find_switch(name: str) -> Switch:
     """The switch of this name; `InvalidError` names all there are."""
-    switch = switches().get(name)
+    switch = load_switches().get(name)
     if switch is None:
-        raise InvalidError(Notice(code="switch_unknown", field="--switch", value=name, params={"known": [*switches()]}))
+        raise InvalidError(
+            Notice(code="switch_unknown", field="--switch", value=name, params={"known": [*load_switches()]})
+        )
     return switch
 
 
@@ -157,13 +159,13 @@ def read_switch(text: str) -> tuple[str, Any]:
     name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not value:
         raise InvalidError(Notice(code="switch_malformed", field="--switch", value=text))
-    switch = switch_named(name)
+    switch = find_switch(name)
     return name, value if switch.takes == "one" else parse_scalar(value)
 
 
-def changes_of(name: str, value: Any, base: Predictor) -> dict[str, Any]:
+def build_switch_changes(name: str, value: Any, base: Predictor) -> dict[str, Any]:
     """Fields that turning a switch sets; `base`: what there is now. `InvalidError` for a value it cannot take."""
-    switch = switch_named(name)
+    switch = find_switch(name)
     match name:
         case "accumulation":
             return _set_accumulation(switch, value, base)
@@ -175,17 +177,17 @@ def changes_of(name: str, value: Any, base: Predictor) -> dict[str, Any]:
                 return {f"{TALK}.algorithm": choice, f"{TALK}.reduce": "flat"}
             return {f"{TALK}.algorithm": "auto", f"{TALK}.reduce": choice} | _set_state_sharding(base)
         case "bucket" if value == BEST:
-            return {f"{TALK}.bucket_mb": best_bucket_mb(base)}
+            return {f"{TALK}.bucket_mb": find_best_bucket_mb(base)}
         case "local_steps":
             steps = _check_number(switch, value)
             return {"strategy.local_update.steps": steps} if steps else {"strategy.local_update": None}
     if name in PARTS_OF_LOCAL and base.strategy.local_update is None:
         raise InvalidError(Notice(code="switch_needs_local_steps", field=name, value=value))
     assert switch.sets is not None
-    return {switch.sets: checked(switch, value)}
+    return {switch.sets: check_value(switch, value)}
 
 
-def checked(switch: Switch, value: Any) -> Any:
+def check_value(switch: Switch, value: Any) -> Any:
     """The value as the switch takes it."""
     if switch.takes == "one":
         return _find_choice(switch, value)
@@ -198,10 +200,10 @@ def checked(switch: Switch, value: Any) -> Any:
     return _check_number(switch, value)
 
 
-def option_of(name: str, after: Predictor) -> str | None:
+def find_option(name: str, after: Predictor) -> str | None:
     """What a switch comes to in the framework's own words, as `after` has it; None: it has no such option."""
-    switch = switch_named(name)
-    value = value_of(name, after)
+    switch = find_switch(name)
+    value = get_switch_value(name, after)
     off = value is None or (name, value) == ("local_steps", 0)
     if (name, after.framework.name) == ("prefetch", "deepspeed"):
         off = after.strategy.zero != 3  # its key is one of stage 3
@@ -212,31 +214,31 @@ def option_of(name: str, after: Predictor) -> str | None:
     return None if option is None else option.format_map(_Parameters(after, value))
 
 
-def connections(flows: int) -> tuple[int, int]:
+def split_connections(flows: int) -> tuple[int, int]:
     """Threads, and sockets of each, that give a channel of NCCL so many connections."""
     # NCCL_SOCKET_NTHREADS x NCCL_NSOCKS_PERTHREAD: as many threads as go, since a thread serves its sockets alone
     threads = max(n for n in range(1, MOST_THREADS + 1) if flows % n == 0)
     return threads, flows // threads
 
 
-def convergence_of(name: str, value: Any, language: str) -> str:
+def describe_convergence(name: str, value: Any, language: str) -> str:
     """What a switch does to convergence, said of its value where values differ."""
     parts = load_texts(language)["switch"][name]
     text: str = parts.get(f"convergence_{value}", parts["convergence"])
     return text
 
 
-def frameworks_with(name: str, value: Any) -> list[str]:
+def list_frameworks_with(name: str, value: Any) -> list[str]:
     """Frameworks that have an option for this value of a switch."""
     key = {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value).partition(":")[0]
     return [
         framework
-        for framework, options in switch_named(name).options.items()
+        for framework, options in find_switch(name).options.items()
         if not isinstance(options, Mapping) or key in options
     ]
 
 
-def value_of(name: str, now: Predictor) -> Any:
+def get_switch_value(name: str, now: Predictor) -> Any:
     """How a switch stands."""
     s = now.strategy
     c, local = s.communication, s.local_update
@@ -273,7 +275,7 @@ class _Parameters(dict[str, Any]):
         now = self._now
         s, placed = now.strategy, now.placed
         zones = max(1, len(placed.replica_zones))
-        threads, sockets = connections(s.communication.flows)
+        threads, sockets = split_connections(s.communication.flows)
         gradient_bytes = state_bytes(now.case.job, framework=now.framework.name).gradients
         size = get_bucket_bytes(now.case, now.framework.name)
         replicas = s.dp or 1

@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from crosszone.analyse.fields import scenario_with
+from crosszone.analyse.fields import change_scenario
 from crosszone.analyse.switches import (
     PARTS_OF_LOCAL,
     Switch,
-    changes_of,
-    convergence_of,
-    frameworks_with,
-    listed,
-    option_of,
-    switches,
-    value_of,
+    build_switch_changes,
+    describe_convergence,
+    find_option,
+    get_switch_value,
+    list_frameworks_with,
+    list_switches,
+    load_switches,
 )
 from crosszone.analyse.switches import Listed as Standing
 from crosszone.errors import InputError, InvalidError, Notice
@@ -89,15 +89,15 @@ def what_if(
     they are known. An `InputError` says what cannot be.
     """
     now = base or build_predictor(scenario)
-    fields = turned_changes(scenario, changes or {}, turn, now)
-    after = changed_predictor(scenario, fields, now)
+    fields = collect_changes(scenario, changes or {}, turn, now)
+    after = build_changed_predictor(scenario, fields, now)
     first = before or build_prediction(now, language)
     second = build_prediction(after, language)
-    turned = tuple(_turn_switch(name, now, after, language) for name, _ in turn)
+    turned = tuple(_describe_turn(name, now, after, language) for name, _ in turn)
     notices = [
-        *_note_batch(first, second, now, after),
-        *_note_missing_options(turned, after),
-        *_note_idle(first, second, turned),
+        *_list_batch_notices(first, second, now, after),
+        *_list_missing_options(turned, after),
+        *_list_idle_notices(first, second, turned),
     ]
     return WhatIf(
         changes=fields,
@@ -106,13 +106,13 @@ def what_if(
         after=second,
         difference=compare_predictions(first, second),
         gain=second.tokens_per_s.expected / first.tokens_per_s.expected - 1.0,
-        exposed_s=exposed_s(second) - exposed_s(first),
-        bytes_between_zones=between_zones(second) - between_zones(first),
+        exposed_s=sum_exposed_s(second) - sum_exposed_s(first),
+        bytes_between_zones=sum_bytes_between_zones(second) - sum_bytes_between_zones(first),
         notices=tuple(notice.as_dict(language) for notice in notices),
     )
 
 
-def turned_changes(
+def collect_changes(
     scenario: Scenario, changes: Mapping[str, Any], turn: Sequence[tuple[str, Any]], now: Predictor
 ) -> dict[str, Any]:
     """Fields to set for some changes and switches together; an `InputError` names one that is set twice."""
@@ -120,7 +120,7 @@ def turned_changes(
     for name, value in sorted(turn, key=lambda pair: pair[0] in PARTS_OF_LOCAL):
         # how zones average can be turned together with the switch that makes them average
         begun = name in PARTS_OF_LOCAL and now.strategy.local_update is None and fields
-        new = changes_of(name, value, changed_predictor(scenario, fields, now) if begun else now)
+        new = build_switch_changes(name, value, build_changed_predictor(scenario, fields, now) if begun else now)
         twice = sorted(set(new) & set(fields))
         if twice:
             raise InvalidError(Notice(code="change_twice", field=name, value=twice[0]))
@@ -128,45 +128,45 @@ def turned_changes(
     return fields
 
 
-def changed_predictor(scenario: Scenario, changes: Mapping[str, Any], now: Predictor) -> Predictor:
+def build_changed_predictor(scenario: Scenario, changes: Mapping[str, Any], now: Predictor) -> Predictor:
     """The scenario with fields changed, on the framework it has now unless that is changed."""
-    return build_predictor(changed_scenario(scenario, changes, now), profiles=now.profiles)
+    return build_predictor(build_changed_scenario(scenario, changes, now), profiles=now.profiles)
 
 
-def changed_scenario(scenario: Scenario, changes: Mapping[str, Any], now: Predictor) -> Scenario:
+def build_changed_scenario(scenario: Scenario, changes: Mapping[str, Any], now: Predictor) -> Scenario:
     """That scenario."""
     # else `any` might choose another framework for the change, and the gain would be that of the framework
     framework_kept = {} if "job.framework" in changes else {"job.framework": now.framework.name}
-    return scenario_with(scenario, {**framework_kept, **changes})
+    return change_scenario(scenario, {**framework_kept, **changes})
 
 
-def exposed_s(prediction: Prediction) -> float:
+def sum_exposed_s(prediction: Prediction) -> float:
     """Seconds of a step in which communication does not hide."""
     return sum(row.exposed_s for row in prediction.communication)
 
 
-def between_zones(prediction: Prediction) -> float:
+def sum_bytes_between_zones(prediction: Prediction) -> float:
     """Bytes a step that cross from zone to zone."""
     return sum(row.bytes_per_step for row in prediction.communication if " > " in row.link)
 
 
-def refusal(error: InputError, language: str) -> dict[str, Any]:
+def describe_refusal(error: InputError, language: str) -> dict[str, Any]:
     """The first thing an error says."""
     return error.notices[0].as_dict(language)
 
 
-def _turn_switch(name: str, now: Predictor, after: Predictor, language: str) -> Turned:
+def _describe_turn(name: str, now: Predictor, after: Predictor, language: str) -> Turned:
     return Turned(
         name=name,
-        before=value_of(name, now),
-        after=value_of(name, after),
-        option=option_of(name, after),
-        convergence=convergence_of(name, value_of(name, after), language),
-        source=switches()[name].source,
+        before=get_switch_value(name, now),
+        after=get_switch_value(name, after),
+        option=find_option(name, after),
+        convergence=describe_convergence(name, get_switch_value(name, after), language),
+        source=load_switches()[name].source,
     )
 
 
-def _note_batch(first: Prediction, second: Prediction, now: Predictor, after: Predictor) -> list[Notice]:
+def _list_batch_notices(first: Prediction, second: Prediction, now: Predictor, after: Predictor) -> list[Notice]:
     """That a step does not do the same work, so that steps cannot be compared."""
     old, new = now.case.job, after.case.job
     notices = []
@@ -180,7 +180,7 @@ def _note_batch(first: Prediction, second: Prediction, now: Predictor, after: Pr
     return notices
 
 
-def _note_idle(first: Prediction, second: Prediction, turned: Sequence[Turned]) -> list[Notice]:
+def _list_idle_notices(first: Prediction, second: Prediction, turned: Sequence[Turned]) -> list[Notice]:
     """That a switch was turned and nothing came of it."""
     same = first.step_time_s == second.step_time_s and first.communication == second.communication
     moved = [turn for turn in turned if turn.before != turn.after]
@@ -189,12 +189,14 @@ def _note_idle(first: Prediction, second: Prediction, turned: Sequence[Turned]) 
     return [Notice(code="switch_idle", level="note", field=turn.name, value=turn.after) for turn in moved]
 
 
-def _note_missing_options(turned: Sequence[Turned], after: Predictor) -> list[Notice]:
+def _list_missing_options(turned: Sequence[Turned], after: Predictor) -> list[Notice]:
     """Switches for which the framework has nothing: a what-if, nothing to start."""
     notices = []
     for turn in turned:
         if turn.option is None and turn.after is not None and (turn.name, turn.after) != ("local_steps", 0):
-            alternatives = [name for name in frameworks_with(turn.name, turn.after) if name != after.framework.name]
+            alternatives = [
+                name for name in list_frameworks_with(turn.name, turn.after) if name != after.framework.name
+            ]
             able = [load_frameworks()[name].title for name in alternatives]
             code = "switch_other_framework" if able else "switch_no_option"
             params = {"framework": after.framework.title, "frameworks": able}
@@ -218,16 +220,20 @@ class Available(Standing):
     """Why it cannot be turned at all; null: it can."""
 
 
-def available(scenario: Scenario, now: Predictor, pinned: dict[str, Any], language: str) -> tuple[Available, ...]:
+def list_available_switches(
+    scenario: Scenario, now: Predictor, pinned: dict[str, Any], language: str
+) -> tuple[Available, ...]:
     """All switches with what each could be turned to; `pinned`: the strategy as the user wrote it."""
     switches_available = []
-    for listed_switch in listed(now, language):
-        switch = switches()[listed_switch.name]
+    for listed_switch in list_switches(now, language):
+        switch = load_switches()[listed_switch.name]
         refused: dict[str, dict[str, Any]] = {}
-        tried = [value for value in _list_values(switch) if value != value_of(listed_switch.name, now)]
+        tried = [value for value in _list_values(switch) if value != get_switch_value(listed_switch.name, now)]
         for value in tried:
             try:
-                changed_predictor(scenario, changes_of(listed_switch.name, _format_typed(switch, value), now), now)
+                build_changed_predictor(
+                    scenario, build_switch_changes(listed_switch.name, _format_typed(switch, value), now), now
+                )
             except InputError as error:
                 refused[_format_word(value)] = error.notices[0].as_dict(language)
         sets = _SETS.get(listed_switch.name) or ((switch.sets,) if switch.sets else ())

@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from crosszone.analyse.outcome import Figures, figures_of, headline_of, outcome_of_figures, seconds_of
+from crosszone.analyse.outcome import (
+    Figures,
+    build_headline,
+    build_measured_outcome,
+    compute_trace_figures,
+    map_phase_seconds,
+)
 from crosszone.calibrate.kineto_events import measure_covered_s
 from crosszone.calibrate.stability import Stability, measure_stability, resolve_iteration
 from crosszone.errors import InvalidError, Notice
@@ -122,14 +128,14 @@ class ImportedRun(Value):
         phases_by_step = {number: compute_phases(measured, number) for number in seconds} if phases is None else phases
         number = None if chosen_step is None else resolve_iteration(chosen_step, seconds)
         chosen = measured if number is None else _select_step(measured, number)
-        step_figures, phases_s = figures_of(chosen)
+        step_figures, phases_s = compute_trace_figures(chosen)
         all_figures = step_figures.model_dump(mode="json", exclude_none=True) | (figures or {})
         return cls(
             name=(name or measured.name)[:MOST_NAME],
             kind=kind,
             figures=parse(Figures, all_figures, at=("figures",)).model_dump(mode="json", exclude_none=True),
             timeline=document,
-            phases_s=seconds_of(phases_s),
+            phases_s=map_phase_seconds(phases_s),
             steps=tuple(
                 ImportedStep(step=s, seconds=t, phases_s=phases_by_step.get(s, {})) for s, t in seconds.items()
             ),
@@ -203,21 +209,21 @@ class ImportedRun(Value):
     def to_result(self, *, name: str | None = None, note: str = "", scenario: str | None = None) -> dict[str, Any]:
         """The run as keyword arguments of `Results.add`."""
         figures = parse(Figures, self.figures, at=("figures",))
-        outcome = outcome_of_figures(figures, self.phases_s)
+        outcome = build_measured_outcome(figures, self.phases_s)
         return {
             "kind": self.kind,
             "name": name or self.name,
             "note": note,
             "scenario": scenario,
             "document": figures.model_dump(mode="json"),
-            "headline": headline_of(outcome),
+            "headline": build_headline(outcome),
             "timeline": self._build_timeline() or None,
         }
 
 
 def compute_phases(measured: MeasuredTimelines, number: int) -> dict[str, float]:
     """Seconds of the four phases of a step, as a timeline shows them. [S13]"""
-    return seconds_of(list_phases(measured.timeline(number)[0]))
+    return map_phase_seconds(list_phases(measured.timeline(number)[0]))
 
 
 def _select_step(measured: MeasuredTimelines, number: int) -> MeasuredTimelines:

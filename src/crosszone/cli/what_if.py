@@ -61,7 +61,7 @@ def show_what_if(
 
 
 def _print_switches(predictor: Predictor, as_json: bool) -> None:
-    from crosszone.analyse.switches import listed as list_switches
+    from crosszone.analyse.switches import list_switches
     from crosszone.views.what_if import build_switches_section
 
     switches = [switch.model_dump(mode="json") for switch in list_switches(predictor, get_language())]

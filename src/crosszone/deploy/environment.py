@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from crosszone.analyse.host import host_settings
-from crosszone.analyse.switches import connections
+from crosszone.analyse.host import list_host_settings
+from crosszone.analyse.switches import split_connections
 from crosszone.deploy.bundle import Option, build_option
 from crosszone.deploy.launch import Launch
 from crosszone.deploy.shell import comment, quoted
@@ -57,7 +57,7 @@ def list_variable_options(launch: Launch) -> tuple[Option, ...]:
         options.append(build_option("variable", "NCCL_SOCKET_IFNAME", '"$interface"', language))
         options.append(build_option("variable", "GLOO_SOCKET_IFNAME", '"$interface"', language))
     if has_several_nodes and communication.flows > 1:
-        threads, sockets = connections(communication.flows)
+        threads, sockets = split_connections(communication.flows)
         params: dict[str, Any] = {"flows": communication.flows, "threads": threads, "sockets": sockets}
         options.append(build_option("variable", "NCCL_SOCKET_NTHREADS", threads, language, **params))
         options.append(build_option("variable", "NCCL_NSOCKS_PERTHREAD", sockets, language, **params))
@@ -145,7 +145,7 @@ def _list_settings(launch: Launch) -> Iterator[tuple[str, str, str]]:
             f"sysctl -w net.core.rmem_max={buffer_bytes} net.core.wmem_max={buffer_bytes} {tcp_limits}",
             reason,
         )
-    for setting in host_settings(launch.predictor, language):
+    for setting in list_host_settings(launch.predictor, language):
         if setting.setting.startswith("sysctl "):
             yield (setting.name, *planned.get(setting.name, (setting.setting, setting.why)))
 

@@ -18,7 +18,7 @@ from functools import cached_property
 
 import numpy as np
 
-from crosszone.analyse.host import timeout_minutes
+from crosszone.analyse.host import compute_timeout_minutes
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.deploy.shell import Raw, command_line, comment, quoted
 from crosszone.errors import IllegalError, InvalidError, Notice
@@ -124,7 +124,7 @@ class Launch:
     @cached_property
     def timeout_minutes(self) -> int:
         """After which a collective is given up: three times the longest exchange, at least ten. [A7]"""
-        return timeout_minutes(self.predictor)
+        return compute_timeout_minutes(self.predictor)
 
     @property
     def has_addresses(self) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median, quantiles
 from typing import Any
 
-from crosszone.analyse.outcome import Figures, headline_of, outcome_of, outcome_of_figures
+from crosszone.analyse.outcome import Figures, build_headline, build_measured_outcome, build_outcome
 from crosszone.predict.prediction import Prediction
 from crosszone.run.measurements import (
     Row,
@@ -50,7 +50,7 @@ def save_history(store: Store, task: TaskRow, work: TaskWork, rows: Sequence[Row
     counted = average_periods(steady, find_period(prediction)) or average_periods(rows, 1)
     figures = compute_figures(work, prediction, rows, counted)
     id_suffix = f"{task.id}-{task.attempt}"
-    predicted_headline = headline_of(outcome_of(prediction))
+    predicted_headline = build_headline(build_outcome(prediction))
     store.results.put(
         f"predicted-{id_suffix}",
         kind="predicted",
@@ -66,7 +66,7 @@ def save_history(store: Store, task: TaskRow, work: TaskWork, rows: Sequence[Row
         kind="measured",
         name=task.name,
         document=figures.model_dump(mode="json") | {RUN_KEY: describe_run(task, work, prediction, rows, counted)},
-        headline=headline_of(outcome_of_figures(figures)) | {"task": task.id, "predicted": against},
+        headline=build_headline(build_measured_outcome(figures)) | {"task": task.id, "predicted": against},
         scenario=work.scenario,
     )
 

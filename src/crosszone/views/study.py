@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from crosszone.analyse.communication import CommunicationReport, communication_report
-from crosszone.analyse.suggest import Suggestions, suggestions
+from crosszone.analyse.communication import CommunicationReport, build_communication_report
+from crosszone.analyse.suggest import Suggestions, find_suggestions
 from crosszone.errors import InputError
 from crosszone.inputs.frameworks import Framework
 from crosszone.inputs.rules import Case
@@ -84,8 +84,8 @@ def build_study(
         scenario=planned.scenario,
         described=describe(planned, language),
         answer=prediction_answer,
-        traffic=communication_report(prediction_answer.predictor, prediction_answer.prediction),
-        suggestions=suggestions(planned.scenario, base=prediction_answer.predictor, language=language),
+        traffic=build_communication_report(prediction_answer.predictor, prediction_answer.prediction),
+        suggestions=find_suggestions(planned.scenario, base=prediction_answer.predictor, language=language),
         reasons=_list_reasons(prediction_answer, free, language),
         chosen=scenario.strategy is None,
         free=free,

@@ -120,6 +120,6 @@ def _build_row_table(sweep: Sweep, text: AnswerText) -> Table:
 
 def _label_crossing(kind: str, text: AnswerText) -> str:
     """What crosses zones, in words."""
-    from crosszone.analyse.sweep_cells import kind_label
+    from crosszone.analyse.sweep_cells import format_crossing
 
-    return kind_label(kind, text.language)
+    return format_crossing(kind, text.language)

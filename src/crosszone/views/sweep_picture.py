@@ -53,9 +53,9 @@ class _PictureLabels:
         return label(key, self.language)
 
     def name_crossing(self, kind: str) -> str:
-        from crosszone.analyse.sweep_cells import kind_label
+        from crosszone.analyse.sweep_cells import format_crossing
 
-        return f"{LETTERS[kind]} {kind_label(kind, self.language)}"
+        return f"{LETTERS[kind]} {format_crossing(kind, self.language)}"
 
 
 def _find_chinese_font() -> str | None:

@@ -63,7 +63,7 @@ def _format_scalar(value: Any) -> str:
 
 def _build_figures_table(comparison: WhatIf, text: AnswerText) -> Table:
     """What matters most, before and after."""
-    from crosszone.analyse.what_if import between_zones, exposed_s
+    from crosszone.analyse.what_if import sum_bytes_between_zones, sum_exposed_s
 
     before, after = comparison.before, comparison.after
     rows: list[tuple[str, ...]] = []
@@ -83,8 +83,8 @@ def _build_figures_table(comparison: WhatIf, text: AnswerText) -> Table:
     fits = [text.label("yes" if prediction.memory_gib.fits else "no") for prediction in (before, after)]
     bad_rows = [] if after.memory_gib.fits else [len(rows)]
     rows.append((text.label("what_if_fits"), *fits, ""))
-    add_row("what_if_exposed", exposed_s)
-    add_row("what_if_zones", between_zones, 1e-9)
+    add_row("what_if_exposed", sum_exposed_s)
+    add_row("what_if_zones", sum_bytes_between_zones, 1e-9)
     add_row("what_if_days", lambda p: None if p.run.days is None else p.run.days.expected)
     add_row("what_if_usd", lambda p: None if p.run.usd is None else p.run.usd.expected)
     columns: Columns = [("figure", "left"), ("what_if_before", "right"), ("what_if_after", "right")]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crosszone.analyse.outcome import headline_of, outcome_of
+from crosszone.analyse.outcome import build_headline, build_outcome
 from crosszone.calibrate.accuracy_report import FOLDER_VARIABLE
 from crosszone.calibrate.imported import ImportedRun
 from crosszone.calibrate.sheet.reading import MOST_BYTES
@@ -354,7 +354,7 @@ def kept_job(
         note = f"{fields['note']}\n{lost.message(language)} {lost.hint(language)}".strip()
         fields["note"] = note if len(note.encode()) <= MAX_NOTE else fields["note"]
     if loaded is not None:
-        headline = headline_of(outcome_of(answer(loaded, language).prediction))
+        headline = build_headline(build_outcome(answer(loaded, language).prediction))
         fields["headline"] |= {"predicted": {key: headline[key] for key in SHOWN}}
     return json_bytes(fields)
 

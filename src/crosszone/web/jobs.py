@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from crosszone.analyse.answer import answer as analysis_of
-from crosszone.analyse.radar import radar
+from crosszone.analyse.radar import build_radar
 from crosszone.analyse.sweep import sweep
 from crosszone.analyse.sweep_cells import SweepAxis
 from crosszone.deploy.deploy import build_bundle
@@ -80,7 +80,7 @@ def radar_job(
     cancelled: IsCancelled,
 ) -> bytes:
     """Alternatives compared with the best of each family, which are searched for."""
-    result = radar(scenario, variants, language=language, progress=progress, cancelled=cancelled)
+    result = build_radar(scenario, variants, language=language, progress=progress, cancelled=cancelled)
     return json_bytes(result.model_dump(mode="json"))
 
 

@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from crosszone.analyse.fields import changed
+from crosszone.analyse.fields import change_fields
 from crosszone.errors import FileError, InputError, InvalidError, Notice
 from crosszone.inputs.document import Document, dump_yaml, format_field_path, parse_document, read_text
 from crosszone.inputs.edit_text import edit_yaml
@@ -82,7 +82,7 @@ class ScenarioReader:
                 and any(p.startswith(f"{section}.") for p in body.changes)
             ):
                 fields = {**fields, section: loaded.scenario.to_fields()[section]}
-        fields = changed(fields, body.changes)
+        fields = change_fields(fields, body.changes)
         for path in (path for path, value in body.changes.items() if value is None):
             fields = _remove_field(fields, path.split("."))
         self.read(ScenarioBody(scenario=fields))

@@ -4,7 +4,17 @@ explain(p, build_prediction(p), "mfu").worked  # "model FLOPs / (peak x step)" a
 """
 
 from crosszone.analyse.explain.description import Explanation, Input, SummandLine
-from crosszone.analyse.explain.figures import explain, figures, value_of
-from crosszone.analyse.explain.formulas import Formula, formula, formulas
+from crosszone.analyse.explain.figures import explain, list_figures, read_value
+from crosszone.analyse.explain.formulas import Formula, find_formula, load_formulas
 
-__all__ = ["Explanation", "Formula", "Input", "SummandLine", "explain", "figures", "formula", "formulas", "value_of"]
+__all__ = [
+    "Explanation",
+    "Formula",
+    "Input",
+    "SummandLine",
+    "explain",
+    "find_formula",
+    "list_figures",
+    "load_formulas",
+    "read_value",
+]

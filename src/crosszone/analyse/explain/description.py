@@ -107,12 +107,13 @@ class Explanation(Value):
     """What a reader should know: what was simulated, which case of a formula holds here."""
 
 
-def said(words: LabelWords, language: str) -> str:
+def render_words(words: LabelWords, language: str) -> str:
     """Words in a language: of the figures, else of the labels that all surfaces share."""
     groups = load_texts(language)
     text: str = groups["figure"].get(words.key) or groups["label"][words.key]
     params = {
-        key: said(param, language) if isinstance(param, LabelWords) else param for key, param in words.params.items()
+        key: render_words(param, language) if isinstance(param, LabelWords) else param
+        for key, param in words.params.items()
     }
     return text.format_map(params) if params else text
 
@@ -139,13 +140,13 @@ class Rule:
     term_unit: str | None = None
 
 
-class Described(NamedTuple):
+class MatchedRule(NamedTuple):
     """A rule with what its name's groups were."""
 
     rule: Rule
     groups: tuple[str, ...]
 
-    def filled(self, text: str, about: Mapping[str, str]) -> str:
+    def fill(self, text: str, about: Mapping[str, str]) -> str:
         """A text of the rule with the groups of the name and what is known about the number put in."""
         if "{" not in text:
             return text
@@ -153,7 +154,7 @@ class Described(NamedTuple):
 
 
 @cache
-def rules() -> tuple[Rule, ...]:
+def load_rules() -> tuple[Rule, ...]:
     """All rules, in order."""
     loaded: list[dict[str, Any]] = read_shipped("crosszone.analyse", "explain/figures.yaml").value
     compiled = []
@@ -165,12 +166,12 @@ def rules() -> tuple[Rule, ...]:
 
 
 @cache
-def described(name: str) -> Described:
+def find_rule(name: str) -> MatchedRule:
     """The first rule that matches a name."""
-    for rule in rules():
+    for rule in load_rules():
         match = rule.name.fullmatch(name)
         if match:
-            return Described(rule, match.groups())
+            return MatchedRule(rule, match.groups())
     raise KeyError(name)
 
 
@@ -201,7 +202,7 @@ class Descriptions:
         """The stage that sets the pace: looked at where a number holds for all stages."""
         return int(find_slowest_stage(self.p))
 
-    def place(self, cell: RecordedEntry) -> tuple[int, int]:
+    def locate(self, cell: RecordedEntry) -> tuple[int, int]:
         """Row and stage that an entry belongs to; those looked at usually where it holds for all."""
         shape = cell.node.shape
         if len(shape) == 1 and cell.node.name and cell.node.name.startswith("memory_gib."):
@@ -210,29 +211,29 @@ class Descriptions:
             return self.row, self.pace
         return cell.at[0] if shape[0] > 1 else self.row, cell.at[1] if shape[1] > 1 else self.pace
 
-    def symbol(self, cell: RecordedEntry) -> str:
+    def make_symbol(self, cell: RecordedEntry) -> str:
         """Its name in expressions."""
         name = cell.node.name or ""
-        rule = described(name)
-        text = rule.filled(rule.rule.symbol, cell.node.about) if rule.rule.symbol else SHORTENED.sub("", name)
+        rule = find_rule(name)
+        text = rule.fill(rule.rule.symbol, cell.node.about) if rule.rule.symbol else SHORTENED.sub("", name)
         return re.sub(r"\W", "_", text)
 
-    def words(self, cell: RecordedEntry) -> LabelWords:
+    def build_label(self, cell: RecordedEntry) -> LabelWords:
         """What it is, in words."""
-        rule = described(cell.node.name or "")
+        rule = find_rule(cell.node.name or "")
         about = self._collect_params(cell)
         params: dict[str, object] = dict(about)
-        params |= {name: LabelWords(rule.filled(key, about)) for name, key in rule.rule.params.items()}
-        label = rule.filled(rule.rule.label, about)
+        params |= {name: LabelWords(rule.fill(key, about)) for name, key in rule.rule.params.items()}
+        label = rule.fill(rule.rule.label, about)
         if label == "pipeline_span" and cell.at[0] == self.p.without_wan_row:
             label = "pipeline_bare"
         if cell.node.name and cell.node.name.startswith("communication["):
             params |= self._describe_row(rule.groups[0])
         return LabelWords(label, params)
 
-    def notes(self, cell: RecordedEntry) -> tuple[LabelWords, ...]:
+    def list_notes(self, cell: RecordedEntry) -> tuple[LabelWords, ...]:
         """What a reader should know of a figure."""
-        rule = described(cell.node.name or "").rule
+        rule = find_rule(cell.node.name or "").rule
         # a figure of 0 has no expression worth reading: the rule says what is not there
         if not cell.value and rule.zero:
             return (LabelWords(rule.zero),)
@@ -243,7 +244,7 @@ class Descriptions:
         return tuple(note_texts)
 
     def _find_note(self, key: str, cell: RecordedEntry) -> LabelWords | None:
-        p, (_, stage) = self.p, self.place(cell)
+        p, (_, stage) = self.p, self.locate(cell)
         match key:
             case "note_pace":
                 return LabelWords(key, {"stage": self.pace})
@@ -256,7 +257,7 @@ class Descriptions:
             case "note_worst":
                 return LabelWords(key, {"stage": self.prediction.memory_gib.worst_stage})
             case "note_bytes":
-                return LabelWords(f"note_bytes_{self._find_row(described(cell.node.name or '').groups[0]).kind}")
+                return LabelWords(f"note_bytes_{self._find_row(find_rule(cell.node.name or '').groups[0]).kind}")
             case "note_links":
                 return (
                     LabelWords("note_simulated_links")
@@ -280,63 +281,63 @@ class Descriptions:
 
     def _collect_params(self, cell: RecordedEntry) -> Mapping[str, str]:
         """What labels may say of a number: its stage and GPU, and what tells it apart."""
-        place = self.place(cell)
+        place = self.locate(cell)
         place_known = self._places.get(place)
         if place_known is None:
             place_known = self._places[place] = {
                 "stage": str(place[1]),
                 "schedule": self.p.strategy.pipeline_schedule,
                 "zones": str(len(self.p.placed.ring)),
-                "gpu": self.group(*place).gpu.name,
+                "gpu": self.get_group(*place).gpu.name,
             }
         return {**place_known, **cell.node.about} if cell.node.about else place_known
 
     # Where numbers come from
 
-    def group(self, row: int, stage: int) -> NodeGroup:
+    def get_group(self, row: int, stage: int) -> NodeGroup:
         """The node group that holds a stage of the replica that a row is of."""
-        return self.p.placed.groups[self._group_number(row, stage)]
+        return self.p.placed.groups[self._get_group_number(row, stage)]
 
-    def _group_number(self, row: int, stage: int) -> int:
+    def _get_group_number(self, row: int, stage: int) -> int:
         replicas = self.p.placed.replica_classes[0]
         # rows are bands of RTT, each with a row for every replica class
         return int(self.p.placed.group[stage, int(replicas[row % len(replicas)]), 0, 0])
 
-    def source(self, cell: RecordedEntry) -> NumberSource:
+    def find_source(self, cell: RecordedEntry) -> NumberSource:
         """Origin, place and error of a number that goes in."""
-        described_rule = described(cell.node.name or "")
-        rule, about = described_rule.rule, self._collect_params(cell)
-        where = described_rule.filled(rule.where, about)
+        matched = find_rule(cell.node.name or "")
+        rule, about = matched.rule, self._collect_params(cell)
+        where = matched.fill(rule.where, about)
         if cell.node.op not in ("leaf", "constant"):
             return NumberSource("figure", "")
         # `catalogue` of a rule in figures.yaml: what follows `_from_`, else the name of a datasheet's figure
         make = getattr(self, f"_from_{rule.catalogue}", None)
         if make is not None:
-            return make(cell, described_rule, about)  # type: ignore[no-any-return]
+            return make(cell, matched, about)  # type: ignore[no-any-return]
         if rule.catalogue:
-            return _read_datasheet(catalogue_gpu(self.p, about["gpu"]), rule.catalogue)
+            return _read_datasheet(find_gpu(self.p, about["gpu"]), rule.catalogue)
         return NumberSource(rule.origin or "rule", where)
 
-    def _from_coefficient(self, cell: RecordedEntry, rule: Described, _: Mapping[str, str]) -> NumberSource:
-        profile, names = self.p.profile[self._group_number(*self.place(cell))], self.p.profiles
+    def _from_coefficient(self, cell: RecordedEntry, rule: MatchedRule, _: Mapping[str, str]) -> NumberSource:
+        profile, names = self.p.profile[self._get_group_number(*self.locate(cell))], self.p.profiles
         name = rule.groups[0]
         homes = names.homes_of(profile.family, profile.stack)
         place = next(names.place[home, name] for home in homes if (home, name) in names.place)
         entry = names.entries[place]
         return NumberSource("profile", f"{names.names[place][0]} ({entry['origin']})", float(entry["error"]))
 
-    def _from_memory_coefficient(self, _: RecordedEntry, rule: Described, __: Mapping[str, str]) -> NumberSource:
+    def _from_memory_coefficient(self, _: RecordedEntry, rule: MatchedRule, __: Mapping[str, str]) -> NumberSource:
         entry = memory_entries(self.p.stack)[rule.groups[0]]
         error = entry.get("error")
         where = f"memory, {self.p.stack} ({entry['origin']})"
         return NumberSource("profile", where, None if error is None else float(error))
 
-    def _from_power(self, _: RecordedEntry, rule: Described, __: Mapping[str, str]) -> NumberSource:
+    def _from_power(self, _: RecordedEntry, rule: MatchedRule, __: Mapping[str, str]) -> NumberSource:
         entry = read_power_entries()[rule.groups[0]]
         return NumberSource("profile", f"cost/power.yaml ({entry['origin']}: {entry['source']})")
 
-    def _from_nic(self, cell: RecordedEntry, _: Described, __: Mapping[str, str]) -> NumberSource:
-        group = self.group(*self.place(cell))
+    def _from_nic(self, cell: RecordedEntry, _: MatchedRule, __: Mapping[str, str]) -> NumberSource:
+        group = self.get_group(*self.locate(cell))
         if group.nic_gbps_node is not None:
             key = "nic_gbps_per_gpu" if group.nic_gbps_per_gpu is not None else "nic_gbps"
             return NumberSource("scenario", f"cluster.zones[].nodes[].{key}")
@@ -344,27 +345,27 @@ class Descriptions:
             return NumberSource("rule", "example_nic_gbps")
         return _read_datasheet(group.gpu, "usual_machine")
 
-    def _from_usd_per_hour(self, cell: RecordedEntry, _: Described, about: Mapping[str, str]) -> NumberSource:
+    def _from_usd_per_hour(self, cell: RecordedEntry, _: MatchedRule, about: Mapping[str, str]) -> NumberSource:
         for zone, group in self.p.placed.cluster.zone_groups:
             if zone.name == about["zone"] and group.usd_per_gpu_hour == cell.value:
                 return NumberSource("scenario", "usd_per_gpu_hour")
-        return _read_datasheet(catalogue_gpu(self.p, about["gpu"]), "usd_per_hour")
+        return _read_datasheet(find_gpu(self.p, about["gpu"]), "usd_per_hour")
 
-    def _from_failures(self, _: RecordedEntry, __: Described, about: Mapping[str, str]) -> NumberSource:
-        rate = catalogue().find_failure_rate(catalogue_gpu(self.p, about["gpu"]))
+    def _from_failures(self, _: RecordedEntry, __: MatchedRule, about: Mapping[str, str]) -> NumberSource:
+        rate = catalogue().find_failure_rate(find_gpu(self.p, about["gpu"]))
         return NumberSource("catalogue", f"{rate.origin} [{rate.source}]")
 
-    def _from_carbon(self, _: RecordedEntry, __: Described, about: Mapping[str, str]) -> NumberSource:
+    def _from_carbon(self, _: RecordedEntry, __: MatchedRule, about: Mapping[str, str]) -> NumberSource:
         zone = _find_zone(self.p, about["zone"])
         if zone.carbon_g_per_kwh is not None or zone.region is None:
             return NumberSource("scenario", "cluster.zones[].carbon_g_per_kwh")
         source = zone.region.carbon_source
         return NumberSource("catalogue", f"regions/{zone.region.name}" + (f" [{source}]" if source else ""))
 
-    def _from_pue(self, _: RecordedEntry, __: Described, about: Mapping[str, str]) -> NumberSource:
+    def _from_pue(self, _: RecordedEntry, __: MatchedRule, about: Mapping[str, str]) -> NumberSource:
         return NumberSource("scenario" if _find_zone(self.p, about["zone"]).pue else "rule", "cluster.zones[].pue")
 
-    def _from_egress(self, _: RecordedEntry, __: Described, about: Mapping[str, str]) -> NumberSource:
+    def _from_egress(self, _: RecordedEntry, __: MatchedRule, about: Mapping[str, str]) -> NumberSource:
         names = [zone.name for zone in self.p.placed.cluster.zones]
         a, b = (names.index(name) for name in about["link"].split(" > "))
         link = self.p.placed.links[min(a, b), max(a, b)]
@@ -372,7 +373,7 @@ class Descriptions:
         return NumberSource("scenario" if origin == "typed" else "catalogue", origin)
 
 
-def catalogue_gpu(p: Predictor, name: str) -> Gpu:
+def find_gpu(p: Predictor, name: str) -> Gpu:
     """A GPU kind of the cluster by its name."""
     return next(group.gpu for group in p.placed.groups if group.gpu.name == name)
 

@@ -25,10 +25,10 @@ from crosszone.analyse.explain.description import (
     Input,
     LabelWords,
     SummandLine,
-    described,
-    said,
+    find_rule,
+    render_words,
 )
-from crosszone.analyse.explain.formulas import TRAFFIC, formula
+from crosszone.analyse.explain.formulas import TRAFFIC, find_formula
 from crosszone.cost.expression import Expression, RecordedEntry, Term, expression
 from crosszone.cost.record import Recorded, named, recording
 from crosszone.errors import InputError, InvalidError, Notice
@@ -48,7 +48,7 @@ from crosszone.schedule.timeline import (
 from crosszone.text import DEFAULT_LANGUAGE
 
 
-def timeline_cell(p: Predictor, figure: str) -> RecordedEntry | None:
+def build_timeline_entry(p: Predictor, figure: str) -> RecordedEntry | None:
     """The recorded number of a figure of the timeline; None: there is no such figure."""
     if not figure.startswith("timeline."):
         return None
@@ -200,10 +200,10 @@ def explain(p: Predictor, prediction: Prediction, figure: str, language: str = D
     # by identity: `==` would compare two predictions field by field
     if opened is None or opened.prediction is not prediction:
         opened = p.parts["opened"] = _Opened(p, prediction)
-    return opened.explanation(figure, language)
+    return opened.build_explanation(figure, language)
 
 
-def worked_out(p: Predictor, name: str) -> str:
+def render_worked(p: Predictor, name: str) -> str:
     """The expression of a named number with the numbers put in."""
     return expression(RecordedEntry(_get_recorded(p).tape.names[name], ())).worked
 
@@ -223,19 +223,19 @@ class _Opened:
         self.recorded = _get_recorded(p)
         self.descriptions = Descriptions(p, prediction)
 
-    def explanation(self, figure: str, language: str) -> Explanation:
+    def build_explanation(self, figure: str, language: str) -> Explanation:
         """The figure with its formula, its inputs and the numbers put in."""
-        opened = self._sum(figure) or self._open_cell(figure)
+        opened = self._sum_rows(figure) or self._open_cell(figure)
         if opened is None:
             raise InvalidError(Notice(code="figure_unknown", field="figure", value=figure))
         cell, words = opened
-        rule = described(cell.node.name or "").rule
-        written = expression(cell, self.descriptions.symbol)
+        rule = find_rule(cell.node.name or "").rule
+        written = expression(cell, self.descriptions.make_symbol)
         low, high = self._build_ends(figure)
-        text = formula(self._find_formula(cell))
+        text = find_formula(self._find_formula(cell))
         return Explanation(
             figure=figure,
-            label=said(words or self.descriptions.words(cell), language),
+            label=render_words(words or self.descriptions.build_label(cell), language),
             value=cell.value,
             unit=rule.unit,
             low=low,
@@ -248,20 +248,20 @@ class _Opened:
             result=written.value,
             inputs=tuple(self._build_input(symbol, cell_in, language) for symbol, cell_in in written.inputs.items()),
             lines=self._build_lines(written, rule.term_unit or rule.unit, language),
-            notes=tuple(said(note, language) for note in self.descriptions.notes(cell)),
+            notes=tuple(render_words(note, language) for note in self.descriptions.list_notes(cell)),
         )
 
     def _find_formula(self, cell: RecordedEntry) -> str:
         row = re.match(r"communication\[(\d+)\]", cell.node.key or "")
         if row:
             return TRAFFIC[self.prediction.communication[int(row[1])].kind]
-        return described(cell.node.name or "").rule.formula
+        return find_rule(cell.node.name or "").rule.formula
 
     def _build_input(self, symbol: str, cell: RecordedEntry, language: str) -> Input:
-        described_by, source = described(cell.node.name or "").rule, self.descriptions.source(cell)
+        described_by, source = find_rule(cell.node.name or "").rule, self.descriptions.find_source(cell)
         return Input(
             name=symbol,
-            label=said(self.descriptions.words(cell), language),
+            label=render_words(self.descriptions.build_label(cell), language),
             value=cell.value,
             unit=described_by.unit,
             origin=source.origin,
@@ -280,7 +280,7 @@ class _Opened:
         """A term, called after what it is most of all: the last of its inputs that can be opened, else the last."""
         cells = [inputs[symbol] for symbol in term.inputs]
         main = next((cell for cell in reversed(cells) if self._find_path(cell)), cells[-1])
-        words = said(self.descriptions.words(main), language)
+        words = render_words(self.descriptions.build_label(main), language)
         return SummandLine(label=words, worked=term.worked, value=term.value, unit=unit, figure=self._find_path(main))
 
     def _build_ends(self, figure: str) -> tuple[float | None, float | None]:
@@ -300,13 +300,13 @@ class _Opened:
         if node.key.startswith("memory_gib.") and node.ndim == 1:
             return f"memory_gib.stages[{at[0]}].{node.key.removeprefix('memory_gib.')}"
         if node.ndim == 2:
-            row, stage = self.descriptions.place(cell)
+            row, stage = self.descriptions.locate(cell)
             return f"stage[{stage}]{'' if row == self.p.row else f'@{row}'}.{node.key}"
         return f"{node.key}[{at[0]}]" if node.ndim else node.key
 
     def _open_cell(self, figure: str) -> tuple[RecordedEntry, LabelWords | None] | None:
         names = self.recorded.tape.names
-        drawn = timeline_cell(self.p, figure)
+        drawn = build_timeline_entry(self.p, figure)
         if drawn is not None:
             return drawn, None
         memory = _MEMORY.fullmatch(figure)
@@ -334,7 +334,7 @@ class _Opened:
             return None
         return RecordedEntry(node, (row if node.shape[0] > 1 else 0, stage if node.shape[1] > 1 else 0)), None
 
-    def _sum(self, figure: str) -> tuple[RecordedEntry, LabelWords | None] | None:
+    def _sum_rows(self, figure: str) -> tuple[RecordedEntry, LabelWords | None] | None:
         """Rows of a kind, a tier or a link added up. [A1]"""
         match = _SUM.fullmatch(figure)
         if not match:
@@ -361,7 +361,7 @@ class _Opened:
 
 def _has_formula(node: Recorded) -> bool:
     """It has a formula of its own."""
-    return node.op != "leaf" and bool(described(node.name or "").rule.formula)
+    return node.op != "leaf" and bool(find_rule(node.name or "").rule.formula)
 
 
 def _pick_entry(node: Recorded | None, at: int) -> tuple[RecordedEntry, LabelWords | None] | None:
@@ -369,7 +369,7 @@ def _pick_entry(node: Recorded | None, at: int) -> tuple[RecordedEntry, LabelWor
     return (RecordedEntry(node, (at,)), None) if node is not None and node.ndim == 1 and at < len(node) else None
 
 
-def figures(prediction: Prediction) -> list[str]:
+def list_figures(prediction: Prediction) -> list[str]:
     """Paths of all figures of a prediction that have a value."""
     paths = [name for name in (*RANGED, *PLAIN) if _read_path(prediction, name) is not None]
     paths += [f"{name}.{side}" for name in RANGED if name in paths for side in ("low", "high")]
@@ -384,7 +384,7 @@ def figures(prediction: Prediction) -> list[str]:
     return paths
 
 
-def value_of(prediction: Prediction, figure: str) -> Any:
+def read_value(prediction: Prediction, figure: str) -> Any:
     """The number that stands at a path of a prediction."""
     value = _read_path(prediction, figure)
     return value.expected if isinstance(value, Triple) else value

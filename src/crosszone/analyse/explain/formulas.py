@@ -36,7 +36,7 @@ class Formula(Value):
 
 
 @cache
-def formulas() -> dict[str, Formula]:
+def load_formulas() -> dict[str, Formula]:
     """All formulas in the order of the file."""
     text = _find_document().read_text("utf-8")
     headings = list(_HEADING.finditer(text))
@@ -51,9 +51,9 @@ def formulas() -> dict[str, Formula]:
     return formulas_by_id
 
 
-def formula(number: str) -> Formula:
+def find_formula(number: str) -> Formula:
     """The formula of an id."""
-    return formulas()[number]
+    return load_formulas()[number]
 
 
 def _find_document() -> Path:

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from crosszone.analyse.explain.description import Described, Descriptions, described, said
+from crosszone.analyse.explain.description import Descriptions, MatchedRule, find_rule, render_words
 from crosszone.calibrate.sheet.book import Book, Heading, SheetLine, UserText
 from crosszone.calibrate.sheet.formulas import (
     LONGEST_FORMULA,
@@ -227,9 +227,9 @@ class WorkbookWriter:
             name=figure.name, value=f"={text}", unit=figure.unit, id=figure.id, label=label, cached=float(term.value)
         )
 
-    def _find_description(self, cell: FormulaCell) -> Described | None:
+    def _find_description(self, cell: FormulaCell) -> MatchedRule | None:
         try:
-            return described(cell.entry.node.name or "")
+            return find_rule(cell.entry.node.name or "")
         except KeyError:
             return None
 
@@ -253,7 +253,7 @@ class WorkbookWriter:
 
     def _label(self, cell: FormulaCell) -> str:
         try:
-            return said(self.descriptions.words(self._map_to_stage(cell.entry)), self.book.language)
+            return render_words(self.descriptions.build_label(self._map_to_stage(cell.entry)), self.book.language)
         except KeyError:  # a switch that no explanation shows
             return ""
 
@@ -271,7 +271,7 @@ class WorkbookWriter:
         node = cell.entry.node
         if cell.formula is None:
             try:
-                source = self.descriptions.source(self._map_to_stage(cell.entry))
+                source = self.descriptions.find_source(self._map_to_stage(cell.entry))
             except (KeyError, StopIteration):
                 return ""
             return source.where if source.error is None else f"{source.where}, +- {100 * source.error:.3g} %"

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from crosszone.analyse.radar import FAMILIES, Radar, radar
+from crosszone.analyse.radar import FAMILIES, Radar, build_radar
 from crosszone.analyse.sweep import MARGIN, Sweep
 from crosszone.analyse.sweep_cells import Mode, SweepAxis, read_axis
 from crosszone.errors import InputError
@@ -147,7 +147,9 @@ async def compare_alternatives(body: RadarBody, request: Request, state: State, 
 def draw_alternatives(request_scenario: RequestScenario, options: RadarOptions) -> dict[str, Any]:
     """Alternatives on every axis, without a search for others."""
     scenario, alternatives = _read_alternatives(request_scenario, options)
-    return radar(scenario, alternatives, language=request_scenario.language, families=False).model_dump(mode="json")
+    return build_radar(scenario, alternatives, language=request_scenario.language, families=False).model_dump(
+        mode="json"
+    )
 
 
 def _read_alternatives(

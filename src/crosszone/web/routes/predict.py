@@ -7,10 +7,17 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from crosszone.analyse.compare import Compared, Row, compare
-from crosszone.analyse.explain import Explanation, Formula, explain, formulas
-from crosszone.analyse.outcome import outcome_of
-from crosszone.analyse.what_if import Available, WhatIf, available, changed_scenario, turned_changes, what_if
+from crosszone.analyse.compare import Compared, Row, compare_outcomes
+from crosszone.analyse.explain import Explanation, Formula, explain, load_formulas
+from crosszone.analyse.outcome import build_outcome
+from crosszone.analyse.what_if import (
+    Available,
+    WhatIf,
+    build_changed_scenario,
+    collect_changes,
+    list_available_switches,
+    what_if,
+)
 from crosszone.predict.predict import build_predictor
 from crosszone.predict.prediction import Prediction
 from crosszone.web.answers import Json, errors_documented
@@ -126,8 +133,8 @@ def predict_changes(request_scenario: RequestScenario, options: WhatIfOptions) -
         before=request_scenario.predicted.prediction,
         language=request_scenario.language,
     )
-    sides = [Compared("", "predicted", outcome_of(prediction)) for prediction in (changed.before, changed.after)]
-    figures = [row.model_dump(mode="json") for row in compare(sides, request_scenario.language).figures]
+    sides = [Compared("", "predicted", build_outcome(prediction)) for prediction in (changed.before, changed.after)]
+    figures = [row.model_dump(mode="json") for row in compare_outcomes(sides, request_scenario.language).figures]
     return {**changed.model_dump(mode="json"), "figures": figures}
 
 
@@ -138,10 +145,10 @@ def read_switches(request_scenario: RequestScenario, options: WhatIfOptions) -> 
     written_strategy = request_scenario.written.loaded.document.value.get("strategy")
     current = request_scenario.predictor
     if options.changes or options.switches:
-        fields = turned_changes(scenario, options.changes, list(options.switches.items()), current)
-        scenario = changed_scenario(scenario, fields, current)
+        fields = collect_changes(scenario, options.changes, list(options.switches.items()), current)
+        scenario = build_changed_scenario(scenario, fields, current)
         current = build_predictor(scenario)
-    switches = available(scenario, current, written_strategy or {}, request_scenario.language)
+    switches = list_available_switches(scenario, current, written_strategy or {}, request_scenario.language)
     return _SWITCHES.dump_python(switches, mode="json")
 
 
@@ -156,12 +163,12 @@ def explain_predicted(request_scenario: RequestScenario, options: ExplainOptions
 @router.get("/formulas", tags=["explain"], response_model=list[Formula], responses=errors_documented(403))
 def list_formulas() -> Json:
     """List every formula with its text (English), in the order of the documentation."""
-    return Json([formula.model_dump(mode="json") for formula in formulas().values()])
+    return Json([formula.model_dump(mode="json") for formula in load_formulas().values()])
 
 
 @router.get("/formulas/{id}", tags=["explain"], response_model=Formula, responses=errors_documented(403, 404))
 def show_formula(id: Annotated[str, Path(max_length=100, description="Id of a formula, e.g. C3.")]) -> Json:
     """Show one formula."""
-    if id not in formulas():
+    if id not in load_formulas():
         raise refuse(404, "formula_unknown", field="id", value=id)
-    return Json(formulas()[id].model_dump(mode="json"))
+    return Json(load_formulas()[id].model_dump(mode="json"))

@@ -12,19 +12,19 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
-from crosszone.analyse.compare import FIGURES, LEAST, MOST, Compared, ResultComparison, compare
+from crosszone.analyse.compare import FIGURES, LEAST, MOST, Compared, ResultComparison, compare_outcomes
 from crosszone.analyse.outcome import (
     CLASSES,
     OTHER,
     PARTS,
     Figures,
     Kind,
-    figures_of,
-    headline_of,
-    outcome_of,
-    outcome_of_figures,
-    phases_s,
-    seconds_of,
+    build_headline,
+    build_measured_outcome,
+    build_outcome,
+    compute_trace_figures,
+    map_phase_seconds,
+    measure_phases,
 )
 from crosszone.calibrate.stability import resolve_iteration
 from crosszone.errors import InputError, InvalidError
@@ -262,7 +262,7 @@ def delete_result(id: Id, state: State) -> Response:
 def compare_results(body: CompareBody, state: State, language: Language) -> Json:
     """Put results beside each other: every figure with its difference to the first, parts and phases, chances."""
     sides = [_read_item(state, item, language) for item in body.items]
-    return Json(compare(sides, language).model_dump(mode="json"))
+    return Json(compare_outcomes(sides, language).model_dump(mode="json"))
 
 
 def compare_alternatives(state: AppState, request_scenario: RequestScenario, options: CompareOptions) -> dict[str, Any]:
@@ -273,7 +273,7 @@ def compare_alternatives(state: AppState, request_scenario: RequestScenario, opt
         else _open_compared(state, item.result, item.name)
         for item in options.items
     ]
-    return compare(sides, request_scenario.language).model_dump(mode="json")
+    return compare_outcomes(sides, request_scenario.language).model_dump(mode="json")
 
 
 def read_saved_scenario(result: Result) -> ScenarioBody:
@@ -296,7 +296,7 @@ def _open_compared(state: AppState, id: str, name: str | None) -> Compared:
 
 def build_compared(prediction: Prediction, name: str | None) -> Compared:
     """A prediction beside others."""
-    return Compared(name or prediction.name, "predicted", outcome_of(prediction), prediction)
+    return Compared(name or prediction.name, "predicted", build_outcome(prediction), prediction)
 
 
 def _read_compared(result: Result) -> Compared:
@@ -306,12 +306,12 @@ def _read_compared(result: Result) -> Compared:
         if result.kind != "predicted":
             # What a training run says of itself is kept with its figures, but is none of them.
             figures = {key: value for key, value in result.document.items() if key != RUN_KEY}
-            outcome = outcome_of_figures(parse(Figures, figures), phases)
+            outcome = build_measured_outcome(parse(Figures, figures), phases)
             return Compared(result.name, result.kind, outcome, None, result.id)
         prediction = parse(Prediction, result.document)
     except InputError:
         raise refuse(409, "saved_older", field="id", value=result.name) from None
-    return Compared(result.name, result.kind, outcome_of(prediction, phases), prediction, result.id)
+    return Compared(result.name, result.kind, build_outcome(prediction, phases), prediction, result.id)
 
 
 def format_csv(results: Sequence[Result]) -> str:
@@ -352,28 +352,28 @@ def _build_result(state: AppState, body: ResultBody, language: str) -> dict[str,
     if body.kind == "predicted":
         predicted = answer(state.reader.read(body), language)
         phases = _measure_phases(predicted.predictor)
-        outcome = outcome_of(predicted.prediction, phases)
+        outcome = build_outcome(predicted.prediction, phases)
         fields |= {"name": body.name or predicted.prediction.name}
         fields |= {"document": predicted.prediction.model_dump(mode="json")}
         fields |= {"timeline": {"phases_s": phases} if phases else None}
     elif body.trace is not None:
         run = read_measured(body.trace)
-        figures, lasting = figures_of(run)
-        phases = seconds_of(lasting)
-        outcome = outcome_of_figures(figures, phases)
+        figures, lasting = compute_trace_figures(run)
+        phases = map_phase_seconds(lasting)
+        outcome = build_measured_outcome(figures, phases)
         fields |= {"name": body.name or run.name, "document": figures.model_dump(mode="json")}
         fields |= {"timeline": {"phases_s": phases, "trace": body.trace}}
     else:
         figures = parse(Figures, body.figures, at=("figures",))
-        outcome = outcome_of_figures(figures)
+        outcome = build_measured_outcome(figures)
         fields |= {"name": body.name or body.kind, "document": figures.model_dump(mode="json")}
-    return {**fields, "headline": headline_of(outcome)}
+    return {**fields, "headline": build_headline(outcome)}
 
 
 def _measure_phases(predictor: Predictor) -> dict[str, float]:
     """The phases of a predicted step; none where it has more spans than a timeline draws."""
     try:
-        return phases_s(predictor.timeline())
+        return measure_phases(predictor.timeline())
     except InvalidError:
         return {}
 
