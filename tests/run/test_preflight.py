@@ -20,8 +20,7 @@ from crosszone.run.machine import Local
 from crosszone.run.preflight import run_preflight
 from crosszone.run.remote.supervisor import find_processes
 from crosszone.run.request import RegisteredEntries, TaskRequest, check_request
-from crosszone.run.trial import Trial
-from crosszone.run.work import build_work
+from crosszone.run.work import Trial, build_work
 from crosszone.store import open_store
 from crosszone.store.tasks import decode_notice
 from deploy.test_slurm import free_ports

@@ -22,7 +22,7 @@ from crosszone.run import service as serving_module
 from crosszone.run.remote.supervisor import find_processes, send_signal
 from crosszone.run.request import TaskRequest
 from crosszone.run.service import Service
-from crosszone.run.trial import Trial
+from crosszone.run.work import Trial
 from crosszone.store import open_store
 from crosszone.store.tasks import LIVE
 from effort import mostly_long

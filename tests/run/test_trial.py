@@ -22,8 +22,8 @@ from crosszone.run.request import (
     TaskRequest,
     check_request,
 )
-from crosszone.run.trial import STEPS, WARM_UP_STEPS, Trial, build_trial, run_trial, run_trials
-from crosszone.run.work import TaskWork, build_work
+from crosszone.run.trial import STEPS, WARM_UP_STEPS, build_trial, run_trial, run_trials
+from crosszone.run.work import TaskWork, Trial, build_work
 
 TRAIN = Path(__file__).parents[2] / ".venv-train/bin/python"
 TINY = {"layers": 4, "hidden": 128, "heads": 4, "vocab": 512, "ffn_hidden": 512}

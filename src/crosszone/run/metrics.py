@@ -57,10 +57,9 @@ def read_rows(runner: Runner, *, after: int = -1, limit: int = 1000, newest: boo
 
 def map_stage_nodes(work: TaskWork) -> dict[int, int]:
     """Stage -> number of the node whose rank writes its metrics: that of the stage's first rank."""
-    text = next((file.text for file in work.bundle.files if file.path == "settings.json"), None)
-    if text is None:
+    settings = work.trainer_settings
+    if settings is None:
         return {0: 0}
-    settings = json.loads(text)
     node_of_stage: dict[int, int] = {}
     for rank, node in enumerate(settings["node_of_rank"]):
         remainder, position = rank, {}

@@ -18,7 +18,6 @@ Changing costs a checkpoint and a restart; it gains what a step is shorter times
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -451,8 +450,8 @@ def propose_replan(
     restart = _measure_restart_s(rows)
     cost = prediction.run.goodput.checkpoint_s if checkpoint_s is None else checkpoint_s
     cost += read_power_figures()["restart_s"] if restart is None else restart
-    total_steps = _read_total_steps(work)
-    remaining_steps = None if total_steps is None else max(0, total_steps - int(rows[-1]["step"]))
+    total_steps = None if work.trainer_settings is None else work.trainer_settings["job"]["steps"]
+    remaining_steps = None if total_steps is None else max(0, int(total_steps) - int(rows[-1]["step"]))
     common: dict[str, Any] = {"remaining_steps": remaining_steps, "step_s": step_s, "cost_s": cost}
 
     def make_refusal(code: str, **params: Any) -> Replan:
@@ -551,13 +550,6 @@ def _list_used_pairs(prediction: Mapping[str, Any]) -> set[frozenset[str]]:
     """Pairs of zones that exchange something."""
     links = [row["link"].split(" > ") for row in prediction["communication"] if " > " in row["link"]]
     return {frozenset(ends) for ends in links}
-
-
-def _read_total_steps(work: TaskWork) -> int | None:
-    """Steps of the whole run, as the trainer was told."""
-    text = next((file.text for file in work.bundle.files if file.path == "settings.json"), None)
-    steps = None if text is None else json.loads(text)["job"]["steps"]
-    return None if steps is None else int(steps)
 
 
 def _measure_restart_s(rows: Sequence[Mapping[str, Any]]) -> float | None:

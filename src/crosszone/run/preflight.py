@@ -26,13 +26,12 @@ from crosszone.inputs.dataset import Dataset
 from crosszone.inputs.environment import Environment, MeasuredLink, build_pair_id
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.links import build_zone_links
-from crosszone.inputs.scenario import parse_scenario
 from crosszone.inputs.value import parse
 from crosszone.run.checks import CheckOutcome, GuardedMachine, NeededFile, PreflightSubject, StepContext, ask_each
 from crosszone.run.environments import LinkEnd, find_gpu_name, measure_link
 from crosszone.run.machine import Machine
-from crosszone.run.trial import Trial, run_trial
-from crosszone.run.work import TaskWork
+from crosszone.run.trial import run_trial
+from crosszone.run.work import TaskWork, Trial
 
 
 def run_preflight(
@@ -471,7 +470,7 @@ def _list_pairs(subject: PreflightSubject) -> Iterator[AssumedLink]:
     by_zone: dict[str, list[str]] = {}
     for id in reachable:
         by_zone.setdefault(subject.environments[id].zone, []).append(id)
-    cluster = parse_scenario(subject.work.scenario, "plan.yaml").scenario.cluster if len(by_zone) > 1 else None
+    cluster = subject.work.plan.cluster if len(by_zone) > 1 else None
     efficiency = figure("tcp", "efficiency")
     for (first, second), link in (build_zone_links(cluster) if cluster else {}).items():
         names = [cluster.zones[index].name for index in (first, second)] if cluster else []

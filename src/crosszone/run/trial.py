@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from secrets import token_hex
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from crosszone.deploy.bundle import Bundle, pack_upload
 from crosszone.deploy.deploy import build_bundle
@@ -27,13 +27,10 @@ from crosszone.inputs.document import dump_yaml
 from crosszone.inputs.environment import Environment
 from crosszone.inputs.scenario import Loaded, parse_scenario
 from crosszone.inputs.strategy import Strategy
-from crosszone.inputs.value import Value
 from crosszone.predict.answer import answer as predicted
 from crosszone.predict.prediction import Prediction
 from crosszone.run.machine import Machine
-
-if TYPE_CHECKING:
-    from crosszone.run.work import TaskWork
+from crosszone.run.work import TaskWork, Trial
 
 # Steps of a trial, and of one whose steps are short; the first, in which memory is taken, do not count.
 STEPS, MAX_STEPS, WARM_UP_STEPS = 8, 40, 3
@@ -47,30 +44,6 @@ LOG_BYTES = 4000
 # Where torchrun and its one process meet: a machine may have a name that nobody knows.
 LOOPBACK = {"PET_LOCAL_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
 MAX_PARALLEL_TRIALS = 32  # Environments that are tried at the same time
-
-
-class Trial(Value):
-    """What one process of an environment did."""
-
-    environment: str
-    """Environment, by id."""
-    step_s: float
-    """Seconds of a step of the trial: the median of those that count."""
-    predicted: dict[str, float]
-    """Seconds that were predicted for it: low, expected, high."""
-    speed: float
-    """Speed of the environment's devices at this work over what their figures alone predict."""
-    steps: int
-    """Steps that count."""
-    layers: int
-    """Layers of the model that were tried: as many as a stage has and one device holds."""
-    micro_batches: int
-    """Micro-batches of a step."""
-
-    @property
-    def within(self) -> bool:
-        """The step lies within the band that was predicted."""
-        return self.predicted["low"] <= self.step_s <= self.predicted["high"]
 
 
 def run_trial(environment_id: str, environment: Environment, machine: Machine, work: TaskWork) -> Trial:
@@ -111,7 +84,7 @@ def build_trial(work: TaskWork, environment_id: str) -> tuple[Loaded, Prediction
 
     Fewer layers where one device cannot hold a stage alone, fewer micro-batches where they would take too long.
     """
-    plan = parse_scenario(work.scenario, "plan.yaml").scenario
+    plan = work.plan
     strategy = plan.strategy or Strategy()
     layers = -(-plan.model.layers // strategy.pp)
     micro_batches = min(MAX_MICRO_BATCHES, strategy.micro_batches(plan.job.global_batch))
@@ -133,7 +106,7 @@ def build_trial(work: TaskWork, environment_id: str) -> tuple[Loaded, Prediction
 
 def _build_one_rank_scenario(work: TaskWork, environment_id: str, layers: int, micro_batches: int) -> Loaded:
     """One rank of the environment with so many layers of the model and micro-batches of the plan."""
-    plan = parse_scenario(work.scenario, "plan.yaml").scenario
+    plan = work.plan
     strategy = plan.strategy or Strategy()
     zone, number = work.find_node_group(environment_id)
     group = plan.cluster.zones[plan.cluster.find_zone_index(zone)].nodes[number]

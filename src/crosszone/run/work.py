@@ -15,7 +15,8 @@ Before a task is created, a preview says what the chosen environments have toget
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -47,7 +48,6 @@ from crosszone.run.request import (
     find_runner_kind,
     map_node_names,
 )
-from crosszone.run.trial import Trial
 from crosszone.text import DEFAULT_LANGUAGE
 
 SEARCHED_PLANS = 20  # Plans of a free search among which one that uses every process is looked for first
@@ -115,6 +115,30 @@ class WorkNode(Value):
     """Its address."""
 
 
+class Trial(Value):
+    """How fast one process of the task's trainer computed on one environment, without any network (`run/trial.py`)."""
+
+    environment: str
+    """Environment, by id."""
+    step_s: float
+    """Seconds of a step of the trial: the median of those that count."""
+    predicted: dict[str, float]
+    """Seconds that were predicted for it: low, expected, high."""
+    speed: float
+    """Speed of the environment's devices at this work over what their figures alone predict."""
+    steps: int
+    """Steps that count."""
+    layers: int
+    """Layers of the model that were tried: as many as a stage has and one device holds."""
+    micro_batches: int
+    """Micro-batches of a step."""
+
+    @property
+    def within(self) -> bool:
+        """The step lies within the band that was predicted."""
+        return self.predicted["low"] <= self.step_s <= self.predicted["high"]
+
+
 class TaskWork(Value):
     """Everything that follows from a request."""
 
@@ -147,6 +171,17 @@ class TaskWork(Value):
     def _upload(self) -> BundleUpload:
         return pack_upload(self.bundle)
 
+    @cached_property
+    def plan(self) -> Scenario:
+        """The scenario, read."""
+        return parse_scenario(self.scenario, PLAN).scenario
+
+    @cached_property
+    def trainer_settings(self) -> dict[str, Any] | None:
+        """What the trainer reads of the plan (`settings.json`); None: the bundle has no trainer of ours."""
+        text = next((file.text for file in self.bundle.files if file.path == "settings.json"), None)
+        return None if text is None else json.loads(text)
+
     @property
     def predicted_step_s(self) -> float:
         """Expected seconds of a step."""
@@ -156,13 +191,13 @@ class TaskWork(Value):
         """Zone of an environment, and number of its node group there: groups follow the order of the environments."""
         zone = self.environments[environment].zone
         position = [id for id, other in self.environments.items() if other.zone == zone].index(environment)
-        cluster = parse_scenario(self.scenario, PLAN).scenario.cluster
+        cluster = self.plan.cluster
         ends = accumulate(group.count for group in cluster.zones[cluster.find_zone_index(zone)].nodes)
         return zone, next(number for number, end in enumerate(ends) if position < end)
 
     def apply_trials(self, trials: Iterable[Trial], language: str = DEFAULT_LANGUAGE) -> TaskWork:
         """The same bundle with a prediction that knows how fast each tried environment computes."""
-        plan = parse_scenario(self.scenario, PLAN).scenario
+        plan = self.plan
         zones = {zone.name: list(zone.nodes) for zone in plan.cluster.zones}
         for trial in trials:
             zone_name, number = self.find_node_group(trial.environment)
@@ -190,30 +225,40 @@ def build_work(checked: CheckedRequest, links: Iterable[MeasuredLink], language:
     bundle = build_bundle(
         loaded, language, framework=checked.framework, launcher=launcher, settings=build_settings(checked)
     )
-    plan = parse_scenario(next(file.text for file in bundle.files if file.path == PLAN), PLAN)
-    prediction = predicted(plan, language).prediction
     environment_of = map_node_names(checked.environments)
-    first = environment_of[bundle.nodes[0].name]
+    work, plan = assemble_work(bundle, checked.environments, environment_of, language)
+    first = work.nodes[0].environment
+    prediction = work.prediction
     if first != checked.master:
         notice = Notice(code="task_master_moved", level="note", value=first, params={"master": checked.master})
-        prediction = prediction.model_copy(update={"warnings": (*prediction.warnings, notice.as_dict(language))})
-    return TaskWork(
+        prediction = prediction | {"warnings": [*prediction["warnings"], notice.as_dict(language)]}
+    return work.replace(prediction=prediction, slowdown=compute_slowdown(plan, work.predicted_step_s))
+
+
+def assemble_work(
+    bundle: Bundle, environments: Mapping[str, Environment], environment_of: Mapping[str, str], language: str
+) -> tuple[TaskWork, Loaded]:
+    """The work of a bundle with its prediction, and the plan read from it; `environment_of`: by name of the node."""
+    plan = parse_scenario(bundle.file(PLAN), PLAN)
+    nodes = [
+        WorkNode(
+            number=node.number,
+            environment=environment_of[node.name],
+            script=node.script,
+            ranks=node.ranks,
+            address=node.address,
+        )
+        for node in bundle.nodes
+    ]
+    work = TaskWork(
         scenario=plan.scenario.to_yaml(),
         bundle=bundle,
-        prediction=prediction.model_dump(mode="json"),
-        slowdown=compute_slowdown(plan, prediction.step_time_s.expected),
-        nodes=tuple(
-            WorkNode(
-                number=node.number,
-                environment=environment_of[node.name],
-                script=node.script,
-                ranks=node.ranks,
-                address=node.address,
-            )
-            for node in bundle.nodes
-        ),
-        environments={id: environment.replace(facts=None) for id, environment in checked.environments.items()},
+        prediction=predicted(plan, language).prediction.model_dump(mode="json"),
+        slowdown=None,
+        nodes=tuple(nodes),
+        environments={id: environment.replace(facts=None) for id, environment in environments.items()},
     )
+    return work, plan
 
 
 def order_from_zone(scenario: Scenario, zone: str) -> Scenario:

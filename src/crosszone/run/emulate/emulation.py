@@ -42,7 +42,6 @@ from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.value import Value
 from crosszone.plan.plan import apply_plan
 from crosszone.plan.planner import plan, select_best
-from crosszone.predict.answer import answer as predicted
 from crosszone.predict.answer import build_predictor_from
 from crosszone.run.emulate.network import INTERFACE, EmulatedNode, Network, find_problem
 from crosszone.run.engine import find_error_line
@@ -53,7 +52,7 @@ from crosszone.run.monitor import ComparedPart, compare_run
 from crosszone.run.runners.runner import NodeStatus
 from crosszone.run.runners.supervised import SupervisedRunner
 from crosszone.run.trial import run_trials
-from crosszone.run.work import PLAN, TaskWork, WorkNode
+from crosszone.run.work import TaskWork, assemble_work
 from crosszone.text import DEFAULT_LANGUAGE
 
 STEPS, MIN_STEPS = 20, 5
@@ -220,24 +219,7 @@ def _make_work(
     )
     settings = LaunchSettings(python=next(iter(nodes.values())).python, steps=steps, port=PORT, training=training)
     bundle = build_bundle(loaded, language, framework=framework, settings=settings)
-    plan = parse_scenario(next(file.text for file in bundle.files if file.path == PLAN), PLAN)
-    return TaskWork(
-        scenario=plan.scenario.to_yaml(),
-        bundle=bundle,
-        prediction=predicted(plan, language).prediction.model_dump(mode="json"),
-        slowdown=None,
-        nodes=tuple(
-            WorkNode(
-                number=node.number,
-                environment=node.name,
-                script=node.script,
-                ranks=node.ranks,
-                address=node.address,
-            )
-            for node in bundle.nodes
-        ),
-        environments={id: environment.replace(facts=None) for id, environment in nodes.items()},
-    )
+    return assemble_work(bundle, nodes, {node.name: node.name for node in bundle.nodes}, language)[0]
 
 
 def _require_memory(work: TaskWork, nodes: Mapping[str, Environment]) -> None:
@@ -287,7 +269,7 @@ def _measure_links(
     network: Network, work: TaskWork, samples: Sequence[tuple[int, dict[Any, Any]]]
 ) -> tuple[EmulatedLink, ...]:
     """Every direction with its figures, what a step sent over it, and what it was predicted to send."""
-    cluster = parse_scenario(work.scenario, PLAN).scenario.cluster
+    cluster = work.plan.cluster
     total = network.read_counters()
     # Before that, connections are opened and parameters are sent to all: traffic that no later step has.
     steady = [row for row in samples if row[0] >= WARM_UP]
