@@ -229,7 +229,7 @@ def cluster(tmp_path, monkeypatch):
     import kubernetes.config.kube_config as reader
 
     monkeypatch.setattr(reader, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "kubeconfig"))
-    monkeypatch.setattr(running, "FRESH_S", 0.1)
+    monkeypatch.setattr("crosszone.run.runners.runner.FRESH_S", 0.1)
     yield Answers.cluster
     for process in Answers.cluster.processes.values():
         if process.poll() is None:

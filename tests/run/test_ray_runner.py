@@ -131,7 +131,7 @@ def starts(head, monkeypatch):
     folder, server, token, _ = head
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", server)
     monkeypatch.setenv("RAY_AUTH_TOKEN", token)
-    monkeypatch.setattr(running, "FRESH_S", 0.2)
+    monkeypatch.setattr("crosszone.run.runners.runner.FRESH_S", 0.2)
     for old in (folder / "starts").iterdir():
         old.unlink()
     return folder / "starts"

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from crosszone.errors import MachineError, Notice
 from crosszone.inputs.environment import Environment, MeasuredLink
-from crosszone.run.machine import WAIT_S, Machine
+from crosszone.run.machine import WAIT_S, Answer, Machine, call_each
 from crosszone.run.work import TaskWork
 from crosszone.store import Store
 from crosszone.store.tasks import State, Task, encode_notice
@@ -65,8 +64,6 @@ class StepContext:
         self._store.tasks.add_event(self.task.id, kind, **about)
 
 
-Answer = TypeVar("Answer")
-MAX_PARALLEL_CALLS = 32
 # What ends and deletes: it is done also when nobody waits any more.
 _CLEANUP_CALLS = ("supervisor.stop", "files.delete_folder")
 
@@ -161,5 +158,4 @@ def ask_each(ask: Callable[[str], Answer], ids: Iterable[str]) -> dict[str, Answ
         except MachineError as error:
             return error
 
-    with ThreadPoolExecutor(max_workers=max(1, min(MAX_PARALLEL_CALLS, len(distinct)))) as pool:
-        return dict(zip(distinct, pool.map(answer_or_error, distinct), strict=True))
+    return dict(zip(distinct, call_each(answer_or_error, distinct), strict=True))

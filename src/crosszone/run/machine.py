@@ -16,12 +16,13 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from crosszone.errors import MachineError, Notice
 from crosszone.run.remote.boot import MARK
@@ -41,6 +42,9 @@ _IN_PROCESS = (
     *("survey.read_clock", "link.choose_port", "link.listen_for_probes", "link.probe_port"),
 )
 _PYTHON = re.compile(r"[A-Za-z0-9_./~+-]+")
+MAX_PARALLEL_CALLS = 32  # Machines that are asked at the same time
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 
 
 class Machine(Protocol):
@@ -150,6 +154,12 @@ def pack_request(function: str, arguments: dict[str, Any], payload: bytes = b"",
     header = {"modules": modules, "call": function, "arguments": arguments, "payload": len(payload)}
     boot = read_module("boot").encode()
     return b"%d\n%s%s\n%s" % (len(boot), boot, json.dumps(header).encode(), payload)
+
+
+def call_each(ask: Callable[[Item], Answer], items: Collection[Item]) -> list[Answer]:
+    """The answers for all items, asked side by side; the first failure is raised when all have answered."""
+    with ThreadPoolExecutor(max_workers=max(1, min(MAX_PARALLEL_CALLS, len(items)))) as pool:
+        return [future.result() for future in [pool.submit(ask, item) for item in items]]
 
 
 @cache

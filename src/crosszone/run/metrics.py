@@ -18,7 +18,7 @@ import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 from crosszone.deploy.trainer.metrics_file import sum_seconds_by_kind
 from crosszone.run.runners.runner import NodeStatus, Runner
@@ -37,18 +37,13 @@ _COPIED_KEYS = ("loss", "lr", "grad_norm", "tokens", "memory_gib")
 Row = dict[str, Any]
 
 
-class _HasWork(Protocol):
-    work: TaskWork
-
-
 def read_rows(runner: Runner, *, after: int = -1, limit: int = 1000, newest: bool = False) -> tuple[Row, ...]:
     """Steps after a step, oldest first, at most `limit`; `newest`: the last ones instead of the first.
 
     A step counts when every stage has written it. `MachineError`: a machine does not answer.
     """
-    work = _get_work(runner)
     stages = []
-    for stage, node in map_stage_nodes(work).items():
+    for stage, node in map_stage_nodes(runner.work).items():
         name = f"{FOLDER}/metrics-stage-{stage}.jsonl"
         stages.append(parse_steps(_read_lines(runner, node, name, after=after, max_lines=limit if newest else None)))
     rows = [row for row in merge_stages(stages) if row["step"] > after]
@@ -171,11 +166,6 @@ def _merge_rows(rows: Sequence[Row], before: Row | None) -> Row:
         "checkpoint_s": checkpoint,
         "between_s": None if gap is None else max(0.0, gap - checkpoint),
     }
-
-
-def _get_work(runner: Any) -> TaskWork:
-    with_work: _HasWork = runner
-    return with_work.work
 
 
 def _read_lines(runner: Runner, node: int, name: str, *, after: int, max_lines: int | None) -> Iterator[bytes]:

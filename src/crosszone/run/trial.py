@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from secrets import token_hex
 from statistics import median
@@ -29,7 +28,7 @@ from crosszone.inputs.scenario import Loaded, parse_scenario
 from crosszone.inputs.strategy import Strategy
 from crosszone.predict.answer import answer as predicted
 from crosszone.predict.prediction import Prediction
-from crosszone.run.machine import Machine
+from crosszone.run.machine import Machine, call_each
 from crosszone.run.work import TaskWork, Trial
 
 # Steps of a trial, and of one whose steps are short; the first, in which memory is taken, do not count.
@@ -43,7 +42,6 @@ METRICS, LOG = "bundle/out/metrics-stage-0.jsonl", "logs/node.log"
 LOG_BYTES = 4000
 # Where torchrun and its one process meet: a machine may have a name that nobody knows.
 LOOPBACK = {"PET_LOCAL_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
-MAX_PARALLEL_TRIALS = 32  # Environments that are tried at the same time
 
 
 def run_trial(environment_id: str, environment: Environment, machine: Machine, work: TaskWork) -> Trial:
@@ -74,9 +72,7 @@ def run_trials(
 ) -> tuple[Trial, ...]:
     """The trials of all environments at the same time, as they will compute: some may share a machine."""
     ids = [node.environment for node in work.nodes]
-    with ThreadPoolExecutor(max_workers=min(MAX_PARALLEL_TRIALS, len(ids))) as pool:
-        futures = [pool.submit(run_trial, id, environments[id], machines[id], work) for id in ids]
-        return tuple(future.result() for future in futures)
+    return tuple(call_each(lambda id: run_trial(id, environments[id], machines[id], work), ids))
 
 
 def build_trial(work: TaskWork, environment_id: str) -> tuple[Loaded, Prediction]:

@@ -23,7 +23,6 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +45,7 @@ from crosszone.predict.answer import build_predictor_from
 from crosszone.run.emulate.network import INTERFACE, EmulatedNode, Network, find_problem
 from crosszone.run.engine import find_error_line
 from crosszone.run.environments import build_cluster, probe_environment
+from crosszone.run.machine import call_each
 from crosszone.run.measurements import WARM_UP
 from crosszone.run.metrics import read_rows
 from crosszone.run.monitor import ComparedPart, compare_run
@@ -205,8 +205,7 @@ def _probe_nodes(nodes: Sequence[EmulatedNode], python: str, folder: Path) -> di
             raise MachineError(Notice(code="emulate_no_torch", field="--python", value=python))
         return id, environment
 
-    with ThreadPoolExecutor(max_workers=len(nodes)) as pool:
-        return dict(pool.map(probe_node, enumerate(nodes)))
+    return dict(call_each(probe_node, list(enumerate(nodes))))
 
 
 def _make_work(

@@ -17,8 +17,6 @@ import io
 import json
 import tarfile
 import time
-from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -30,17 +28,18 @@ import yaml
 from crosszone.deploy.launchers.kubernetes import BUNDLE_ARCHIVE, JOB_FILE, TRAINER_API_GROUP
 from crosszone.errors import InvalidError, MachineError, Notice
 from crosszone.extras import format_install_command
-from crosszone.inputs.environment import Environment
 from crosszone.run.runners.runner import (
+    END_S,
     START_FOLDER,
-    STOP_S,
+    LogCache,
     LogReportedNode,
     NodeStatus,
+    TaskNodes,
     build_start_files,
     drop_shared_metrics,
+    mark_stopped,
     stop_lost_nodes,
 )
-from crosszone.run.work import TaskWork
 
 VERSION = "v1alpha1"
 TASK, TOKEN = "crosszone/task", "crosszone/token"
@@ -52,22 +51,13 @@ JOBSET, RUN, INDEX = (
 MAX_ARCHIVE_BYTES = 1_000_000  # Bytes of the bundle in a ConfigMap, which holds 1 MiB
 MAX_LOG_BYTES = 16 * 2**20
 WAIT_S = 30
-END_S = STOP_S + 6.0
-FRESH_S = 2.0  # How long a log that was read is not read again
-MAX_CACHED_LOGS = 64
-# Logs as they were read last: pod, when, whether it had ended, lines. A pod takes its log with it.
-_log_cache: OrderedDict[tuple[str, str, int], tuple[str, float, bool, list[str]]] = OrderedDict()
+# By namespace, task and number of the node; the source is the pod, which takes its log with it.
+_log_cache = LogCache(64)
 
 
 @dataclass(frozen=True, kw_only=True)
-class KubernetesRunner:
-    """The nodes of one task."""
-
-    task: str
-    work: TaskWork
-    environments: Mapping[str, Environment]
-    port: int
-    """At which ranks meet on the first node."""
+class KubernetesRunner(TaskNodes):
+    """The nodes of one task, as a TrainJob."""
 
     @cached_property
     def api(self) -> Any:
@@ -101,8 +91,9 @@ class KubernetesRunner:
 
     def prepare(self) -> None:
         """As `Runner.prepare`: the bundle goes with each start, for it holds the start's token."""
-        if len(self._pack_bundle("")) > MAX_ARCHIVE_BYTES:
-            params = {"limit": MAX_ARCHIVE_BYTES, "count": len(self._pack_bundle(""))}
+        size = len(self._pack_bundle(""))
+        if size > MAX_ARCHIVE_BYTES:
+            params = {"limit": MAX_ARCHIVE_BYTES, "count": size}
             raise InvalidError(Notice(code="kubernetes_bundle_large", params=params))
         if self._call_api("GET", self._jobs_path) is None:
             raise MachineError(Notice(code="kubernetes_no_trainer", value=f"{TRAINER_API_GROUP}/{VERSION}"))
@@ -149,13 +140,13 @@ class KubernetesRunner:
         try:
             job = self._call_api("GET", f"{self._jobs_path}/{name_objects(token)}")
             if job is None:
-                return tuple(NodeStatus(number=node.number, state="none") for node in self.work.nodes)
+                return self.make_statuses("none")
             pods = self._list_pods(token)
             nodes = drop_shared_metrics(
                 [self._read_node(node.number, pods.get(node.number)) for node in self.work.nodes]
             )
         except MachineError as error:
-            return self._report_unreachable(error)
+            return self.make_unreachable(error)
         end = find_end_condition(job)
         statuses = [
             self._node_status(node.number, pods.get(node.number), reported, end)
@@ -178,38 +169,33 @@ class KubernetesRunner:
                     raise MachineError(Notice(code="kubernetes_failed", params={"reason": "the job does not end"}))
                 time.sleep(0.5)
         except MachineError as error:
-            return self._report_unreachable(error)
-        ended = {"state": "ended", "code": None, "stopped": True}
-        return tuple(status if status.state == "ended" else status.replace(**ended) for status in statuses)
+            return self.make_unreachable(error)
+        return mark_stopped(statuses)
 
     def read(self, number: int, name: str, offset: int, max_bytes: int) -> tuple[dict[str, Any], bytes]:
         """As `Runner.read`: from what the pod of the latest start has said, or had when it was last there."""
         pods = self._list_pods(None)
         nodes = []
         for node in self.work.nodes:
-            cached = _log_cache.get((self.namespace, self.task, node.number)) if node.number not in pods else None
+            cached = _log_cache.get((self.namespace, self.task, str(node.number))) if node.number not in pods else None
             nodes.append(
-                LogReportedNode.from_lines(cached[3]) if cached else self._read_node(node.number, pods.get(node.number))
+                LogReportedNode.from_lines(cached.lines)
+                if cached
+                else self._read_node(node.number, pods.get(node.number))
             )
         return drop_shared_metrics(nodes)[number].read(name, offset, max_bytes)
 
     def clean(self) -> None:
         """As `Runner.clean`; a job that still runs is not deleted, one whose nodes have ended is waited for."""
-        selector = f"?labelSelector={TASK}%3D{self._build_labels('')[TASK]}"
         until = time.monotonic() + END_S
-        while running := self._list_unfinished(selector):
+        while running := [job for job in self._list_jobs() if find_end_condition(job) is None]:
             if time.monotonic() > until:
-                params = {"machine": "Kubernetes", "folder": self.namespace, "token": running[0]}
+                params = {"machine": "Kubernetes", "folder": self.namespace, "token": running[0]["metadata"]["name"]}
                 raise MachineError(Notice(code="agent_busy", params=params))
             time.sleep(0.5)
         for kind in (self._jobs_path, self._runtimes_path, self._maps_path):
-            for document in (self._call_api("GET", f"{kind}{selector}") or {}).get("items", []):
+            for document in self._list_items(f"{kind}?{self._task_selector}"):
                 self._call_api("DELETE", f"{kind}/{document['metadata']['name']}", {"propagationPolicy": "Foreground"})
-
-    def _list_unfinished(self, selector: str) -> list[str]:
-        """Jobs of this task that are neither complete nor failed."""
-        jobs = (self._call_api("GET", f"{self._jobs_path}{selector}") or {}).get("items", [])
-        return [job["metadata"]["name"] for job in jobs if find_end_condition(job) is None]
 
     # --- what there is ------------------------------------------------------------------------------------------------
 
@@ -225,14 +211,26 @@ class KubernetesRunner:
     def _maps_path(self) -> str:
         return f"/api/v1/namespaces/{self.namespace}/configmaps"
 
+    @property
+    def _task_selector(self) -> str:
+        """Selects what belongs to this task, whatever its start."""
+        return f"labelSelector={TASK}%3D{self._build_labels('')[TASK]}"
+
+    def _list_items(self, path: str) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = (self._call_api("GET", path) or {}).get("items", [])
+        return items
+
+    def _list_jobs(self) -> list[dict[str, Any]]:
+        """Jobs of this task."""
+        return self._list_items(f"{self._jobs_path}?{self._task_selector}")
+
     def _build_labels(self, token: str) -> dict[str, str]:
         return {TASK: hashlib.sha256(self.task.encode()).hexdigest()[:32], TOKEN: name_objects(token)}
 
     def _list_pods(self, token: str | None) -> dict[int, dict[str, Any]]:
         """Pods by the number of their node; without a token, those of the latest start."""
         if token is None:
-            selector = f"?labelSelector={TASK}%3D{self._build_labels('')[TASK]}"
-            jobs = (self._call_api("GET", f"{self._jobs_path}{selector}") or {}).get("items", [])
+            jobs = self._list_jobs()
             if not jobs:
                 return {}
             name = max(jobs, key=lambda job: job["metadata"].get("creationTimestamp") or "")["metadata"]["name"]
@@ -240,7 +238,7 @@ class KubernetesRunner:
             name = name_objects(token)
         path = f"/api/v1/namespaces/{self.namespace}/pods?labelSelector={JOBSET}%3D{name}"
         pods: dict[int, dict[str, Any]] = {}
-        for pod in (self._call_api("GET", path) or {}).get("items", []):
+        for pod in self._list_items(path):
             labels = pod["metadata"].get("labels", {})
             if labels.get(RUN) in self._first_nodes and labels.get(INDEX, "").isdigit():
                 pods[self._first_nodes[labels[RUN]] + int(labels[INDEX])] = pod
@@ -270,22 +268,16 @@ class KubernetesRunner:
         if pod is None or pod.get("status", {}).get("phase", "Pending") == "Pending":
             return LogReportedNode()
         name, has_ended = pod["metadata"]["name"], pod["status"]["phase"] in ("Succeeded", "Failed")
-        key = (self.namespace, self.task, number)
+        key = (self.namespace, self.task, str(number))
         cached = _log_cache.get(key)
-        is_fresh = cached is not None and (
-            cached[2] or (not has_ended and not refresh and time.monotonic() - cached[1] < FRESH_S)
-        )
-        if cached is None or cached[0] != name or not is_fresh:
+        if cached is None or not cached.is_current(name, refresh=refresh or has_ended):
             path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/log?container=node&limitBytes={MAX_LOG_BYTES}"
             text = self._call_api("GET", path, plain=True)
-            if text is None and cached is not None and cached[0] == name:
-                return LogReportedNode.from_lines(cached[3])  # the pod has gone since
-            text = text or ""
-            cached = _log_cache[key] = (name, time.monotonic(), has_ended, [line for line in text.split("\n") if line])
-            _log_cache.move_to_end(key)
-            while len(_log_cache) > MAX_CACHED_LOGS:
-                _log_cache.popitem(last=False)
-        return LogReportedNode.from_lines(cached[3])
+            if text is None and cached is not None and cached.source == name:
+                return LogReportedNode.from_lines(cached.lines)  # the pod has gone since
+            lines = [line for line in (text or "").split("\n") if line]
+            cached = _log_cache.store(key, name, lines, has_ended=has_ended)
+        return LogReportedNode.from_lines(cached.lines)
 
     def _node_status(
         self, number: int, pod: dict[str, Any] | None, reported: LogReportedNode, end: dict[str, Any] | None
@@ -307,9 +299,8 @@ class KubernetesRunner:
 
     def _pack_bundle(self, token: str) -> bytes:
         """The bundle as an archive, the same for the same start."""
-        python = self.environments[self.work.nodes[0].environment].python
         contents = {file.path: file.text.encode() for file in self.work.bundle.files}
-        contents |= build_start_files(self.work, token, self.port, python)
+        contents |= build_start_files(self.work, token, self.port, self.python)
         packed = io.BytesIO()
         # mtime=0: the same bytes for the same start, whoever packs them.
         with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as tar:
@@ -318,10 +309,6 @@ class KubernetesRunner:
                 member.size, member.mode = len(data), 0o755
                 tar.addfile(member, io.BytesIO(data))
         return packed.getvalue()
-
-    def _report_unreachable(self, error: MachineError) -> tuple[NodeStatus, ...]:
-        reason = error.notices[0].message()
-        return tuple(NodeStatus(number=node.number, state="unreachable", reason=reason) for node in self.work.nodes)
 
     def _call_api(self, method: str, path: str, body: dict[str, Any] | None = None, *, plain: bool = False) -> Any:
         """What the API answers; None: there is no such object, or (to POST) it was made before."""

@@ -19,34 +19,30 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import zipfile
-from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from crosszone.deploy.bundle import ARCHIVE_TIME
 from crosszone.errors import InvalidError, MachineError, Notice
-from crosszone.inputs.environment import Environment
 from crosszone.run.request import is_allocated
 from crosszone.run.runners.runner import (
+    END_S,
     START_FOLDER,
-    STOP_S,
+    LogCache,
     LogReportedNode,
     NodeStatus,
+    TaskNodes,
     build_start_files,
     drop_shared_metrics,
+    mark_stopped,
 )
-from crosszone.run.work import TaskWork, WorkNode
+from crosszone.run.work import WorkNode
 
 LOCAL_SERVER = "http://127.0.0.1:8265"  # Job server of this machine (DEFAULT_DASHBOARD_PORT)
 SERVER_VARIABLE, TOKEN_VARIABLE = "RAY_API_SERVER_ADDRESS", "RAY_AUTH_TOKEN"
 WAIT_S = 30
-END_S = STOP_S + 6.0
-FRESH_S = 2.0  # How long a log that was read is not read again
 END_STATES = ("SUCCEEDED", "FAILED", "STOPPED")
-MAX_CACHED_LOGS = 32
-# Logs as they were read last: when, whether the job had ended, lines.
-_log_cache: OrderedDict[tuple[str, str], tuple[float, bool, list[str]]] = OrderedDict()
+_log_cache = LogCache(32)  # By server and token
 
 
 START_FILE = "ray_start.py"
@@ -98,14 +94,8 @@ main()
 
 
 @dataclass(frozen=True, kw_only=True)
-class RayRunner:
-    """The nodes of one task."""
-
-    task: str
-    work: TaskWork
-    environments: Mapping[str, Environment]
-    port: int
-    """At which ranks meet on the first node."""
+class RayRunner(TaskNodes):
+    """The nodes of one task, as one job of Ray."""
 
     @property
     def server(self) -> str:
@@ -152,11 +142,10 @@ class RayRunner:
         try:
             job = self._get_job(token)
             if job is None:
-                return tuple(NodeStatus(number=node.number, state="none") for node in self.work.nodes)
+                return self.make_statuses("none")
             nodes = self._read_nodes(token, has_ended=job["status"] in END_STATES)
         except MachineError as error:
-            reason = error.notices[0].message()
-            return tuple(NodeStatus(number=node.number, state="unreachable", reason=reason) for node in self.work.nodes)
+            return self.make_unreachable(error)
         return self._merge_statuses(job, nodes)
 
     def stop(self, token: str) -> tuple[NodeStatus, ...]:
@@ -169,12 +158,8 @@ class RayRunner:
                     raise MachineError(Notice(code="ray_failed", params={"reason": f"job {token} does not end"}))
                 time.sleep(0.5)
         except MachineError as error:
-            reason = error.notices[0].message()
-            return tuple(NodeStatus(number=node.number, state="unreachable", reason=reason) for node in self.work.nodes)
-        return tuple(
-            status if status.state == "ended" else status.replace(state="ended", code=None, stopped=True)
-            for status in self.poll(token)
-        )
+            return self.make_unreachable(error)
+        return mark_stopped(self.poll(token))
 
     def read(self, number: int, name: str, offset: int, max_bytes: int) -> tuple[dict[str, Any], bytes]:
         """As `Runner.read`: from what the node has told since it was looked at."""
@@ -219,15 +204,12 @@ class RayRunner:
         """What every node has said so far; lines of the job itself belong to the first."""
         key = (self.server, token)
         cached = _log_cache.get(key)
-        if cached is None or not (cached[1] or (not has_ended and time.monotonic() - cached[0] < FRESH_S)):
+        if cached is None or not cached.is_current(token, refresh=has_ended):
             answer = self._call_api("GET", f"/api/jobs/{quote_token(token)}/logs", missing_ok=True)
             lines = (json.loads(answer)["logs"] or "" if answer else "").split("\n")
-            cached = _log_cache[key] = (time.monotonic(), has_ended, lines)
-            _log_cache.move_to_end(key)
-            while len(_log_cache) > MAX_CACHED_LOGS:
-                _log_cache.popitem(last=False)
+            cached = _log_cache.store(key, token, lines, has_ended=has_ended)
         node_lines: dict[int, list[str]] = {node.number: [] for node in self.work.nodes}
-        for line in cached[2]:
+        for line in cached.lines:
             number = int(line[1:4]) if line[:1] == "[" and line[4:6] == "] " and line[1:4].isdigit() else None
             if number in node_lines:
                 node_lines[number].append(line[6:])
@@ -237,9 +219,8 @@ class RayRunner:
 
     def _pack_bundle(self, token: str) -> bytes:
         """The bundle as a zip, the same for the same start; each node's script is the one that speaks."""
-        python = self.environments[self.work.nodes[0].environment].python
         contents = {file.path: file.text.encode() for file in self.work.bundle.files}
-        contents |= {**build_start_files(self.work, token, self.port, python), START_FILE: START_PROGRAM.encode()}
+        contents |= {**build_start_files(self.work, token, self.port, self.python), START_FILE: START_PROGRAM.encode()}
         rows = json.loads(contents["nodes.json"])
         nodes = [
             {**row, "script": f"{START_FOLDER}/{row['number']:03d}.sh", "address": self._choose_address(node)}

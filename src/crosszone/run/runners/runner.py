@@ -18,18 +18,26 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from pathlib import PurePosixPath
+from typing import Any, Literal, NamedTuple, Protocol
 
 from pydantic import Field
 
+from crosszone.errors import MachineError
+from crosszone.inputs.environment import Environment
 from crosszone.inputs.value import Value
 from crosszone.run.machine import BOOT, pack_request
 from crosszone.run.remote.scheduled import METRICS_PREFIX, NODE_VARIABLE, STATE_NAME
 from crosszone.run.work import TaskWork, WorkNode
 
 STOP_S = 6.0  # How long ranks have to write a checkpoint when they are told to stop; then they are killed
+END_S = STOP_S + 6.0  # How long a scheduler has to end a job
+FRESH_S = 2.0  # How long a log that was read is not read again
+RANK_LOGS = "logs/ranks"
 REPORTED_LOG_MIB = 8.0  # Of a node's logs: a kubelet rotates a pod's log at 10 MiB, and what is rotated is not read
 START_FOLDER = "speak"  # Of the bundle
 
@@ -61,6 +69,10 @@ class NodeStatus(Value):
 class Runner(Protocol):
     """One way to run the nodes of one task."""
 
+    @property
+    def work(self) -> TaskWork:
+        """What the task does."""
+
     def prepare(self) -> None:
         """Put the bundle on every node."""
 
@@ -78,6 +90,41 @@ class Runner(Protocol):
 
     def clean(self) -> None:
         """Delete what the task has left on every node."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskNodes:
+    """The nodes of one task: what every runner is told."""
+
+    task: str
+    """Id of the task."""
+    work: TaskWork
+    environments: Mapping[str, Environment]
+    port: int
+    """At which ranks meet on the first node."""
+
+    @property
+    def python(self) -> str:
+        """Python of the first node."""
+        return self.environments[self.work.nodes[0].environment].python
+
+    def get_folder(self, node: WorkNode) -> str:
+        """Where a node of the task lives on its machine."""
+        return f"{self.environments[node.environment].workdir}/tasks/{self.task}/node-{node.number:03d}"
+
+    def make_statuses(self, state: NodeState, reason: str | None = None) -> tuple[NodeStatus, ...]:
+        """The same status for every node."""
+        return tuple(NodeStatus(number=node.number, state=state, reason=reason) for node in self.work.nodes)
+
+    def make_unreachable(self, error: MachineError) -> tuple[NodeStatus, ...]:
+        """Every node as out of reach, with what the error says."""
+        return self.make_statuses("unreachable", error.notices[0].message())
+
+
+def mark_stopped(statuses: Iterable[NodeStatus]) -> tuple[NodeStatus, ...]:
+    """The same with nodes that had not ended as told to stop."""
+    changes = {"state": "ended", "code": None, "stopped": True}
+    return tuple(status if status.state == "ended" else status.replace(**changes) for status in statuses)
 
 
 def stop_lost_nodes(statuses: Sequence[NodeStatus]) -> tuple[NodeStatus, ...]:
@@ -128,6 +175,50 @@ class LogReportedNode:
         data = self.files.get(name, b"")
         begin = max(0, len(data) + offset) if offset < 0 else min(offset, len(data))
         return {"size": len(data), "offset": begin}, data[begin : begin + max_bytes]
+
+
+class CachedLog(NamedTuple):
+    """A log as it was read last."""
+
+    source: str
+    """What it was read from: a later pod of the same node has a log of its own."""
+    read_at: float
+    has_ended: bool
+    """It was whole when it was read."""
+    lines: list[str]
+
+    def is_current(self, source: str, *, refresh: bool) -> bool:
+        """It need not be read again: it is whole, or was read a moment ago and a refresh is not asked for."""
+        is_fresh = not refresh and time.monotonic() - self.read_at < FRESH_S
+        return self.source == source and (self.has_ended or is_fresh)
+
+
+class LogCache(OrderedDict[tuple[str, ...], CachedLog]):
+    """Logs by key, the one read last at the end; of more than `limit` those read longest ago are dropped."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self._limit = limit
+
+    def store(self, key: tuple[str, ...], source: str, lines: list[str], *, has_ended: bool) -> CachedLog:
+        """Keep a log that was just read."""
+        log = self[key] = CachedLog(source, time.monotonic(), has_ended, lines)
+        self.move_to_end(key)
+        while len(self) > self._limit:
+            self.popitem(last=False)
+        return log
+
+
+def build_node_command(python: str, script: str) -> list[str]:
+    """Command that starts a node; programs of a Python that is given by its path, such as torchrun, lie beside it."""
+    if "/" not in python:
+        return ["bash", script]
+    return ["bash", "-c", 'PATH="$1:$PATH" exec bash "$2"', "-", str(PurePosixPath(python).parent), script]
+
+
+def build_rank_environment(port: int, log_folder: str) -> dict[str, str]:
+    """Where ranks meet, and where torchrun puts the output of each."""
+    return {"MASTER_PORT": str(port), "PET_LOG_DIR": log_folder, "PET_TEE": "3"}
 
 
 def build_start_files(work: TaskWork, token: str, port: int, python: str) -> dict[str, bytes]:

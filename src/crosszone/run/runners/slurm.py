@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -24,14 +24,22 @@ from crosszone.deploy.launchers import check_name
 from crosszone.deploy.launchers.slurm import HOST_NAME_PATTERN, MAX_COMPONENTS, TIME_PATTERN, WORD_PATTERN
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.errors import InvalidError, MachineError, Notice
-from crosszone.inputs.environment import Environment
 from crosszone.run.imports import run_scheduler_command
 from crosszone.run.machine import BOOT, Local, pack_request
 from crosszone.run.remote.common import expand_path
 from crosszone.run.remote.supervisor import list_files, read_state
-from crosszone.run.runners.runner import STOP_S, NodeStatus, stop_lost_nodes
-from crosszone.run.runners.supervised import PYTHON_FIRST, RANK_LOGS
-from crosszone.run.work import TaskWork, WorkNode
+from crosszone.run.runners.runner import (
+    END_S,
+    RANK_LOGS,
+    STOP_S,
+    NodeStatus,
+    TaskNodes,
+    build_node_command,
+    build_rank_environment,
+    mark_stopped,
+    stop_lost_nodes,
+)
+from crosszone.run.work import WorkNode
 
 # States of a job that has ended (squeue(1) of Slurm 22.05, JOB STATE CODES).
 END_STATES = (
@@ -40,7 +48,6 @@ END_STATES = (
 )  # fmt: skip
 # How long the last state of a node may take to be seen on a shared file system (NFS caches attributes) after its job.
 SETTLE_S = 5.0
-END_S = STOP_S + 6.0  # How long Slurm has to end a job
 POLL_S = 0.5
 SCRIPT, REQUEST, STARTED_PREFIX = "job.sh", "request", "started."
 JOB = """\
@@ -63,26 +70,16 @@ exec "${step[@]}" bash -c 'exec "$0" -c "$1" <"$2"' "$python" "$program" "$folde
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlurmRunner:
-    """The nodes of one task."""
+class SlurmRunner(TaskNodes):
+    """The nodes of one task, as one job of Slurm; the folder of the first holds the bundle of all."""
 
-    task: str
-    """Id of the task, the name of its folder."""
-    work: TaskWork
-    environments: Mapping[str, Environment]
-    port: int
-    """At which ranks meet on the first node."""
     settings: LaunchSettings = field(default_factory=LaunchSettings)
     log_mib: float = 64
-
-    def folder(self, node: WorkNode) -> str:
-        """Where a node of the task lives; that of the first holds the bundle of all."""
-        return f"{self.environments[node.environment].workdir}/tasks/{self.task}/node-{node.number:03d}"
 
     @property
     def root(self) -> Path:
         """The folder of the first node, here."""
-        return expand_path(self.folder(self.work.nodes[0]))
+        return expand_path(self.get_folder(self.work.nodes[0]))
 
     def prepare(self) -> None:
         """As `Runner.prepare`."""
@@ -96,8 +93,7 @@ class SlurmRunner:
         components = list(self.build_components())
         write_file(self.root / SCRIPT, JOB.encode())
         write_file(self.root / REQUEST, self.build_request(token))
-        python = self.environments[self.work.nodes[0].environment].python
-        arguments = [str(self.root / SCRIPT), str(self.root), token, python, str(len(components)), BOOT]
+        arguments = [str(self.root / SCRIPT), str(self.root), token, self.python, str(len(components)), BOOT]
         options: list[str] = []
         for number, component in enumerate(components):
             options += [*([":"] if number else []), *self._build_job_options(token), *component]
@@ -119,7 +115,7 @@ class SlurmRunner:
         try:
             jobs = self.list_jobs(token)
         except MachineError as error:
-            return self._report_unreachable(error.notices[0].message())
+            return self.make_unreachable(error)
         is_job_live = is_live(jobs)
         statuses = self._poll_nodes(token, jobs)
         until = time.monotonic() + SETTLE_S
@@ -139,19 +135,16 @@ class SlurmRunner:
         try:
             while is_live(jobs := self.list_jobs(token)):
                 if time.monotonic() > until:
-                    return self._report_unreachable(f"Slurm still ends job {jobs[0][0]} ({jobs[0][1]})")
+                    return self.make_statuses("unreachable", f"Slurm still ends job {jobs[0][0]} ({jobs[0][1]})")
                 run_scheduler_command(["scancel", f"--name={token}"], missing="slurm_missing", failed="slurm_failed")
                 time.sleep(POLL_S)
         except MachineError as error:
-            return self._report_unreachable(error.notices[0].message())
-        return tuple(
-            status if status.state == "ended" else status.replace(state="ended", code=None, stopped=True)
-            for status in self._poll_nodes(token, [])
-        )
+            return self.make_unreachable(error)
+        return mark_stopped(self._poll_nodes(token, []))
 
     def read(self, number: int, name: str, offset: int, max_bytes: int) -> tuple[dict[str, Any], bytes]:
         """As `Runner.read`."""
-        folder = self.folder(self.work.nodes[number])
+        folder = self.get_folder(self.work.nodes[number])
         about, data = Local().call("files.read_bytes", folder=folder, name=name, offset=offset, max_bytes=max_bytes)
         return about, data
 
@@ -170,7 +163,7 @@ class SlurmRunner:
                 params = {"machine": "Slurm", "folder": str(self.root), "token": token}
                 raise MachineError(Notice(code="agent_busy", params=params))
         for node in reversed(self.work.nodes):
-            Local().call("files.delete_folder", folder=self.folder(node), expected_name=f"node-{node.number:03d}")
+            Local().call("files.delete_folder", folder=self.get_folder(node), expected_name=f"node-{node.number:03d}")
 
     def list_jobs(self, token: str) -> list[tuple[str, str, str]]:
         """Jobs of a token that Slurm knows: id, state, why it waits. An ended one is forgotten after MinJobAge."""
@@ -204,12 +197,10 @@ class SlurmRunner:
         return pack_request("scheduled.run_shared_node", arguments, b"", "scheduled")
 
     def _build_node(self, node: WorkNode) -> dict[str, Any]:
-        folder = expand_path(self.folder(node))
-        environment = {"MASTER_PORT": str(self.port), "PET_LOG_DIR": str(folder / RANK_LOGS), "PET_TEE": "3"}
+        folder = expand_path(self.get_folder(node))
         python, script = self.environments[node.environment].python, str(self.root / "bundle" / node.script)
-        first = ["bash", "-c", PYTHON_FIRST, "-", str(Path(python).parent), script]
-        command = first if "/" in python else ["bash", script]
-        return {"folder": str(folder), "command": command, "environment": environment}
+        environment = build_rank_environment(self.port, str(folder / RANK_LOGS))
+        return {"folder": str(folder), "command": build_node_command(python, script), "environment": environment}
 
     def _group_key(self, node: WorkNode) -> tuple[str | None, int, str | None]:
         environment = self.environments[node.environment]
@@ -249,7 +240,7 @@ class SlurmRunner:
         return tuple(statuses) if is_live(jobs) else stop_lost_nodes(statuses)
 
     def _node_status(self, node: WorkNode, token: str, jobs: Sequence[tuple[str, str, str]]) -> NodeStatus:
-        folder = expand_path(self.folder(node))
+        folder = expand_path(self.get_folder(node))
         try:
             state = read_state(folder)
             files = list_files(folder) if state.get("token") == token else {}
@@ -268,9 +259,6 @@ class SlurmRunner:
         if own_state or jobs:
             return NodeStatus(**common, state="lost", reason=jobs[0][1] if jobs else None)
         return NodeStatus(**common, state="none")
-
-    def _report_unreachable(self, reason: str) -> tuple[NodeStatus, ...]:
-        return tuple(NodeStatus(number=node.number, state="unreachable", reason=reason) for node in self.work.nodes)
 
 
 def is_live(jobs: Sequence[tuple[str, str, str]]) -> bool:

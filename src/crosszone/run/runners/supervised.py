@@ -2,59 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
-from typing import Any, TypeVar
+from typing import Any
 
 from crosszone.errors import MachineError
-from crosszone.inputs.environment import Environment
-from crosszone.run.machine import Machine
-from crosszone.run.runners.runner import STOP_S, NodeStatus
-from crosszone.run.work import TaskWork, WorkNode
-
-Answer = TypeVar("Answer")
-MAX_PARALLEL_CALLS = 32  # Machines that are asked at the same time
-RANK_LOGS = "logs/ranks"
-# What starts a node whose Python is given as a path: its programs, such as torchrun, lie beside it.
-PYTHON_FIRST = 'PATH="$1:$PATH" exec bash "$2"'
+from crosszone.run.machine import Machine, call_each
+from crosszone.run.runners.runner import (
+    RANK_LOGS,
+    STOP_S,
+    NodeStatus,
+    TaskNodes,
+    build_node_command,
+    build_rank_environment,
+)
+from crosszone.run.work import WorkNode
 
 
 @dataclass(frozen=True, kw_only=True)
-class SupervisedRunner:
-    """The nodes of one task."""
+class SupervisedRunner(TaskNodes):
+    """The nodes of one task, each under a supervisor of its own."""
 
-    task: str
-    """Id of the task, the name of its folder."""
-    work: TaskWork
-    environments: Mapping[str, Environment]
     machines: Mapping[str, Machine]
     """By environment."""
-    port: int
-    """At which ranks meet on the first node."""
     log_mib: float = 64
-
-    def folder(self, node: WorkNode) -> str:
-        """Where a node of the task lives on its machine."""
-        return f"{self.environments[node.environment].workdir}/tasks/{self.task}/node-{node.number:03d}"
 
     def prepare(self) -> None:
         """As `Runner.prepare`."""
         arguments = {"payload": self.work.archive, "checksum": self.work.checksum}
-        self._call_each(lambda node: self._call(node, "files.put_bundle", **arguments))
+        call_each(lambda node: self._call(node, "files.put_bundle", **arguments), self.work.nodes)
 
     def start(self, token: str) -> None:
         """As `Runner.start`."""
-        self._call_each(lambda node: self._call(node, "supervisor.start", **self._build_start_arguments(node, token)))
+        call_each(
+            lambda node: self._call(node, "supervisor.start", **self._build_start_arguments(node, token)),
+            self.work.nodes,
+        )
 
     def poll(self, token: str) -> tuple[NodeStatus, ...]:
         """As `Runner.poll`."""
-        return tuple(self._call_each(lambda node: self._poll_node(node, token)))
+        return tuple(call_each(lambda node: self._ask_status(node, token, "supervisor.poll"), self.work.nodes))
 
     def stop(self, token: str) -> tuple[NodeStatus, ...]:
         """As `Runner.stop`."""
-        return tuple(self._call_each(lambda node: self._stop_node(node, token)))
+        arguments = {"token": token, "grace_s": STOP_S}
+        return tuple(
+            call_each(lambda node: self._ask_status(node, token, "supervisor.stop", arguments), self.work.nodes)
+        )
 
     def read(self, number: int, name: str, offset: int, max_bytes: int) -> tuple[dict[str, Any], bytes]:
         """As `Runner.read`."""
@@ -65,43 +59,32 @@ class SupervisedRunner:
 
     def clean(self) -> None:
         """As `Runner.clean`."""
-        self._call_each(lambda node: self._call(node, "files.delete_folder", expected_name=f"node-{node.number:03d}"))
+        call_each(
+            lambda node: self._call(node, "files.delete_folder", expected_name=f"node-{node.number:03d}"),
+            self.work.nodes,
+        )
 
     def _build_start_arguments(self, node: WorkNode, token: str) -> dict[str, Any]:
         """What a supervisor is told: the script, where ranks meet, and where each rank's output goes."""
-        environment = {"MASTER_PORT": str(self.port), "PET_LOG_DIR": f"../{RANK_LOGS}", "PET_TEE": "3"}
-        python = self.environments[node.environment].python
-        command = ["bash", "-c", PYTHON_FIRST, "-", str(PurePosixPath(python).parent), node.script]
-        command = command if "/" in python else ["bash", node.script]
         return {
             "token": token,
-            "command": command,
-            "environment": environment,
+            "command": build_node_command(self.environments[node.environment].python, node.script),
+            "environment": build_rank_environment(self.port, f"../{RANK_LOGS}"),
             "log_mib": self.log_mib,
             "grace_s": STOP_S,
         }
 
-    def _poll_node(self, node: WorkNode, token: str) -> NodeStatus:
+    def _ask_status(
+        self, node: WorkNode, token: str, function: str, arguments: Mapping[str, Any] | None = None
+    ) -> NodeStatus:
         try:
-            state = self._call(node, "supervisor.poll")
-        except MachineError as error:
-            return NodeStatus(number=node.number, state="unreachable", reason=error.notices[0].message())
-        return parse_status(node, token, state)
-
-    def _stop_node(self, node: WorkNode, token: str) -> NodeStatus:
-        try:
-            state = self._call(node, "supervisor.stop", token=token, grace_s=STOP_S)
+            state = self._call(node, function, **(arguments or {}))
         except MachineError as error:
             return NodeStatus(number=node.number, state="unreachable", reason=error.notices[0].message())
         return parse_status(node, token, state)
 
     def _call(self, node: WorkNode, function: str, **arguments: Any) -> Any:
-        return self.machines[node.environment].call(function, folder=self.folder(node), **arguments)
-
-    def _call_each(self, ask: Callable[[WorkNode], Answer]) -> list[Answer]:
-        """The same on every node at once; the first failure is raised when all have answered."""
-        with ThreadPoolExecutor(max_workers=min(MAX_PARALLEL_CALLS, len(self.work.nodes))) as pool:
-            return [answer.result() for answer in [pool.submit(ask, node) for node in self.work.nodes]]
+        return self.machines[node.environment].call(function, folder=self.get_folder(node), **arguments)
 
 
 def parse_status(node: WorkNode, token: str, state: dict[str, Any]) -> NodeStatus:
