@@ -42,7 +42,7 @@ def test_chinese_sentences_are_chinese_and_english_ones_are_not():
 
 def test_every_code_in_the_source_has_its_sentence():
     codes = set(re.findall(r'code="(\w+)"', SOURCE)) | set(
-        re.findall(r'(?:refuse|_fail|_broken|_notice)\(\s*"(\w+)"', SOURCE)
+        re.findall(r'(?:refuse|make_error|_fail|_broken|_notice)\(\s*"(\w+)"', SOURCE)
     )
     codes |= set(re.findall(r'refused\((?:\d+, )?"(\w+)"', SOURCE))
     codes |= set(re.findall(r'_cannot\(framework, "(\w+)"', SOURCE)) | set(re.findall(r'"(must_be_\w+)"', SOURCE))

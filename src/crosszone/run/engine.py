@@ -16,7 +16,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from crosszone.errors import CrossZoneError, InputError, MachineError, Notice, StoreError
 from crosszone.run.checks import StepAbandoned, StepContext
@@ -163,17 +163,16 @@ class Engine:
                 raise
             except Exception as error:  # a mistake of ours must not be repeated twice a second
                 logging.getLogger(__name__).exception("task %s, %s", task.id, task.state)
-                self._mark_failed(context, Notice(code="internal", params={"reason": type(error).__name__}))
+                self._mark_failed(context, _make_internal_notice(error))
         return True
 
     def _handle_initializing(self, context: StepContext) -> None:
         """Decide what is done; what is left of an earlier attempt is ended first."""
         task = context.task
         if task.token is not None and task.plan is not None:
-            statuses = self._make_runner(task, self._load_work(task)).stop(task.token)
-            unreachable = [status for status in statuses if status.state == "unreachable"]
-            if unreachable:
-                self._mark_failed(context, _make_away_notice(unreachable[0]))
+            unreachable = find_unreachable(self._open_runner(task).stop(task.token))
+            if unreachable is not None:
+                self._mark_failed(context, make_away_notice(unreachable))
                 return
             context.update_fields(token=None)
         work = self._make_work(task)
@@ -194,7 +193,7 @@ class Engine:
         """Bring it to the machines and start it: once for the token that is stored."""
         task = context.task
         assert task.token is not None
-        runner = self._make_runner(task, self._load_work(task))
+        runner = self._open_runner(task)
         runner.prepare()
         context.require_active()
         runner.start(task.token)
@@ -204,12 +203,12 @@ class Engine:
         """See how it goes; a node that fails takes the group with it, which starts again from its last checkpoint."""
         task = context.task
         assert task.token is not None
-        runner = self._make_runner(task, self._load_work(task))
+        runner = self._open_runner(task)
         statuses = runner.poll(task.token)
         self._update_progress(context, runner, statuses)
-        unreachable = [status for status in statuses if status.state == "unreachable"]
-        if unreachable:
-            self._wait_for_node(context, unreachable[0])
+        unreachable = find_unreachable(statuses)
+        if unreachable is not None:
+            self._wait_for_node(context, unreachable)
             return
         self._unseen.pop(task.id, None)
         failed = [
@@ -217,11 +216,11 @@ class Engine:
             for status in statuses
             if status.state in ("lost", "none") or (status.state == "ended" and status.code != 0)
         ]
-        failed.sort(key=lambda status: status.stopped)  # one that was told to end is not the cause
         if failed:
             context.require_active()
             runner.stop(task.token)
-            self._restart_or_fail(context, failed[0], runner)
+            # a node that was told to end is not the cause
+            self._restart_or_fail(context, min(failed, key=lambda status: status.stopped), runner)
         elif all(status.state == "ended" for status in statuses):
             self._record_history(context, runner)
             context.move("succeeded")
@@ -230,11 +229,11 @@ class Engine:
         """End everything; a task that was never started has nothing to end."""
         task = context.task
         if task.token is not None and task.plan is not None:
-            runner = self._make_runner(task, self._load_work(task))
+            runner = self._open_runner(task)
             statuses = runner.stop(task.token)
-            unreachable = [status for status in statuses if status.state == "unreachable"]
-            if unreachable:
-                self._wait_for_node(context, unreachable[0])
+            unreachable = find_unreachable(statuses)
+            if unreachable is not None:
+                self._wait_for_node(context, unreachable)
                 return
             self._update_progress(context, runner, statuses)
             self._record_history(context, runner)
@@ -274,7 +273,7 @@ class Engine:
         since = self._unseen.setdefault(context.task.id, time.monotonic())
         if time.monotonic() - since < UNREACHABLE_S:
             return
-        context.move("interrupted", notice=encode_notice(_make_away_notice(node)), stop_asked=False)
+        context.move("interrupted", notice=encode_notice(make_away_notice(node)), stop_asked=False)
 
     # --- what is remembered -------------------------------------------------------------------------------------------
 
@@ -285,6 +284,9 @@ class Engine:
         if cached is None or cached[0] != start:
             cached = self._works[task.id] = (start, TaskWork.model_validate(task.plan))
         return cached[1]
+
+    def _open_runner(self, task: Task) -> Runner:
+        return self._make_runner(task, self._load_work(task))
 
     def _choose_free_port(self, task: Task, work: TaskWork) -> TaskWork:
         """The work with a port that is free where its ranks meet: it is stored before anything is started at it."""
@@ -308,9 +310,7 @@ class Engine:
             context.add_event("note", notice=encode_notice(error.notices[0]))
         except Exception as error:
             logging.getLogger(__name__).exception("history of task %s", context.task.id)
-            context.add_event(
-                "note", notice=encode_notice(Notice(code="internal", params={"reason": type(error).__name__}))
-            )
+            context.add_event("note", notice=encode_notice(_make_internal_notice(error)))
 
     def _drop_caches(self, id: str) -> None:
         for cache in (self._works, self._progress, self._unseen):
@@ -328,7 +328,17 @@ def find_error_line(runner: Runner, node: NodeStatus, max_characters: int = 400)
     return (errors or lines or [node.reason or ""])[-1][-max_characters:]
 
 
-def _make_away_notice(node: NodeStatus) -> Notice:
+def find_unreachable(statuses: Iterable[NodeStatus]) -> NodeStatus | None:
+    """The first node whose machine does not answer."""
+    return next((status for status in statuses if status.state == "unreachable"), None)
+
+
+def _make_internal_notice(error: Exception) -> Notice:
+    return Notice(code="internal", params={"reason": type(error).__name__})
+
+
+def make_away_notice(node: NodeStatus) -> Notice:
+    """That a node is out of reach."""
     return Notice(code="task_node_away", params={"node": node.number, "reason": node.reason or ""})
 
 

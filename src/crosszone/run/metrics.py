@@ -13,7 +13,6 @@ Progress: how far a run is, from the metrics it writes; each line is read once, 
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from crosszone.run.runners.runner import NodeStatus, Runner
 from crosszone.run.work import TaskWork
 from crosszone.schedule.timeline import COMMUNICATION, COMPUTE
 
-FOLDER = "bundle/out"
+METRICS_PREFIX = "bundle/out/metrics-stage-"
 BLOCK_BYTES = 2**20  # Bytes of a file that are read at once
 PARTS = ("compute_s", "communication_s", "input_s", "waiting_s", "other_s")  # What a step is made of
 _PART_OF_KIND = {
@@ -44,7 +43,7 @@ def read_rows(runner: Runner, *, after: int = -1, limit: int = 1000, newest: boo
     """
     stages = []
     for stage, node in map_stage_nodes(runner.work).items():
-        name = f"{FOLDER}/metrics-stage-{stage}.jsonl"
+        name = f"{METRICS_PREFIX}{stage}.jsonl"
         stages.append(parse_steps(_read_lines(runner, node, name, after=after, max_lines=limit if newest else None)))
     rows = [row for row in merge_stages(stages) if row["step"] > after]
     return tuple(rows[-limit:] if newest else rows[:limit])
@@ -73,12 +72,7 @@ def parse_steps(lines: Iterable[bytes]) -> dict[int, Row]:
     start, first = 0, True
     meta: dict[str, Any] = {}
     for line in lines:
-        try:
-            document = json.loads(line)
-        except ValueError:
-            continue
-        if not isinstance(document, dict):
-            continue
+        document = _parse_line(line)
         if "lanes" in document:
             start, first = start + 1, True
             meta = document["meta"] if isinstance(document.get("meta"), dict) else {}
@@ -125,11 +119,9 @@ def _parse_row(document: Mapping[str, Any]) -> Row | None:
         row: Row = {key: document.get(key) for key in _COPIED_KEYS}
         row |= {"step": int(document["step"]), "start_s": float(document["start_s"]), "end_s": float(document["end_s"])}
         seconds_by_kind = document.get("kinds_s")
-        row["kinds_s"] = (
-            dict(seconds_by_kind)
-            if isinstance(seconds_by_kind, dict)
-            else sum_seconds_by_kind(document.get("spans") or ())
-        )
+        if not isinstance(seconds_by_kind, dict):
+            seconds_by_kind = sum_seconds_by_kind(document.get("spans") or ())
+        row["kinds_s"] = dict(seconds_by_kind)
         row["checkpoint_s"] = document.get("checkpoint_s")
     except (KeyError, TypeError, ValueError):
         return None
@@ -188,17 +180,20 @@ def _has_enough(data: bytes, after: int, max_lines: int | None) -> bool:
         return True
     if after < 0:
         return False
-    for line in data.split(b"\n")[1:]:
-        try:
-            document = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(document, dict) and "step" in document:
-            return int(document["step"]) <= after
-    return False
+    steps = (document["step"] for line in data.split(b"\n")[1:] if "step" in (document := _parse_line(line)))
+    first = next(steps, None)
+    return first is not None and int(first) <= after
 
 
-METRICS_PREFIX = "bundle/out/metrics-stage-"
+def _parse_line(line: bytes) -> dict[str, Any]:
+    """A line of a metrics file; empty where a crash cut it off, or it was begun before what was read."""
+    try:
+        document = json.loads(line)
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
 PROGRESS_WINDOW = 20  # Steps whose median is shown
 FIRST_BYTES = 2**16  # Bytes at the beginning of a file that hold its first step
 MAX_BYTES = 2**20  # Bytes of a file that are read at once; what is before was skipped
@@ -237,19 +232,14 @@ class RunProgress:
 
     def _read_first_loss(self, data: bytes) -> None:
         """The loss a run began with, from the beginning of a file."""
-        for line in data.split(b"\n"):
-            with contextlib.suppress(ValueError):
-                row = json.loads(line)
-                if isinstance(row, dict) and row.get("loss") is not None:
-                    self._state["first_loss"] = row["loss"]
-                    return
+        losses = (_parse_line(line).get("loss") for line in data.split(b"\n"))
+        first_loss = next((loss for loss in losses if loss is not None), None)
+        if first_loss is not None:
+            self._state["first_loss"] = first_loss
 
     def _add_line(self, line: bytes, *, first: bool) -> None:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            return  # cut off by a crash, or begun before what was read
-        if not isinstance(row, dict) or "step" not in row:
+        row = _parse_line(line)
+        if "step" not in row:
             return
         memory = row.get("memory_gib")
         if memory is not None:

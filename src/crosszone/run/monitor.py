@@ -186,6 +186,7 @@ def compare_run(work: TaskWork, rows: Sequence[Row]) -> RunComparison:
     tokens = [row["tokens_per_s"] for row in window if row.get("tokens_per_s")]
     memory = [row["memory_gib"] for row in rows if row.get("memory_gib") is not None]
     checkpoint_s = median(checkpoint) if checkpoint else None
+    link = next((drift.link for drift in drifts if drift.link is not None), None)
     return RunComparison(
         steps_seen=len(rows),
         warm_up_steps=len(warm),
@@ -204,7 +205,7 @@ def compare_run(work: TaskWork, rows: Sequence[Row]) -> RunComparison:
         checkpoint_s_predicted=prediction.run.goodput.checkpoint_s,
         recent=tuple(_compare_step(row, step, warm) for row in rows[-WINDOW:]),
         drifts=drifts,
-        replan=propose_replan(work, prediction, rows, _find_link(drifts), step.measured_s, checkpoint_s),
+        replan=propose_replan(work, prediction, rows, link, step.measured_s, checkpoint_s),
         notices=tuple(_list_notices(rows, steady, warm, window, every)),
         thresholds={
             "window": WINDOW,
@@ -227,10 +228,8 @@ def localize_comparison(comparison: RunComparison, language: str) -> RunComparis
 
 
 def _localize_notice(stored: StoredNotice, language: str) -> StoredNotice:
-    return {
-        **stored,
-        **Notice(**{key: stored[key] for key in ("code", "field", "value", "level", "params")}).as_dict(language),
-    }
+    notice = Notice(**{key: stored[key] for key in ("code", "field", "value", "level", "params")})
+    return stored | notice.as_dict(language)
 
 
 # ---- parts and drift ----
@@ -336,17 +335,8 @@ def _describe_drift(
     if link is not None:
         rates = {"link": link.link, "gbps": f"{link.gbps:.3g}", "of": f"{link.planned_gbps:.3g}"}
         return Notice(code="twin_link_slow", level="warning", params={**params, **rates})
-    if name == "compute" and not is_pure(part.covers):
-        return Notice(code="twin_passes_slow", level="warning", params=params)
-    codes = {
-        "compute": "twin_compute_slow",
-        "communication": "twin_communication_slow",
-        "input": "twin_input_slow",
-        "waiting": "twin_waiting_slow",
-        "other": "twin_other_slow",
-        "step": "twin_step_slow",
-    }
-    return Notice(code=codes[name], level="warning", params=params)
+    slow_part = "passes" if name == "compute" and not is_pure(part.covers) else name
+    return Notice(code=f"twin_{slow_part}_slow", level="warning", params=params)
 
 
 def _list_notices(
@@ -362,13 +352,6 @@ def _list_notices(
     if steady and steady[-1].get("device") == "cpu":
         notices.append(Notice(code="twin_memory_cpu", level="note"))
     return [encode_notice(notice) for notice in notices]
-
-
-def _find_link(drifts: Sequence[Drift]) -> ImpliedLinkRate | None:
-    return next((drift.link for drift in drifts if drift.link is not None), None)
-
-
-__all__ = ["ComparedPart", "ComparedStep", "Drift", "RunComparison", "compare_run", "localize_comparison"]
 
 
 MIN_FACTOR = 1e-3  # Least share of a rate that is looked for
@@ -425,7 +408,7 @@ def infer_link_rate(work: TaskWork, part: PredictedPart, level: SeriesLevel) -> 
         return None
     scenario = _parse_scenario(work.scenario)
     links = build_zone_links(scenario.cluster)
-    used = _list_used_pairs(work.prediction) & {frozenset(link.between) for link in links.values()}
+    used = {frozenset(row["link"].split(" > ")) for row in work.prediction["communication"] if " > " in row["link"]}
     chosen = [link for link in links.values() if frozenset(link.between) in used]
     planned = min(min(link.gbps, link.gbps_back) for link in chosen)
     return ImpliedLinkRate(
@@ -456,7 +439,8 @@ def propose_replan(
 
     def make_refusal(code: str, **params: Any) -> Replan:
         notice = Notice(code=code, level="note", params={"cost": format_seconds(cost), **params})
-        return Replan(**_make_unknown_fields() | common, proposed=False, notice=encode_notice(notice))
+        unknown = dict.fromkeys(("new_step_s", "gain_s", "strategy", "scenario"))
+        return Replan(**unknown | common, proposed=False, notice=encode_notice(notice))
 
     replanned = _plan_at_rates(work.scenario, float(f"{link.factor:.2g}"))
     if replanned is None:
@@ -546,12 +530,6 @@ def _parse_scenario(text: str) -> Scenario:
     return parse_scenario(text, PLAN).scenario
 
 
-def _list_used_pairs(prediction: Mapping[str, Any]) -> set[frozenset[str]]:
-    """Pairs of zones that exchange something."""
-    links = [row["link"].split(" > ") for row in prediction["communication"] if " > " in row["link"]]
-    return {frozenset(ends) for ends in links}
-
-
 def _measure_restart_s(rows: Sequence[Mapping[str, Any]]) -> float | None:
     """From the last step of a start to the first of the next, as it was at best; None: there was but one start."""
     gaps = [
@@ -560,10 +538,6 @@ def _measure_restart_s(rows: Sequence[Mapping[str, Any]]) -> float | None:
         if after.get("start", 0) > before.get("start", 0) and before.get("ended_unix_s") and after.get("ended_unix_s")
     ]
     return min((gap for gap in gaps if gap > 0), default=None)
-
-
-def _make_unknown_fields() -> dict[str, Any]:
-    return {"new_step_s": None, "gain_s": None, "strategy": None, "scenario": None}
 
 
 def format_seconds(value: float) -> str:

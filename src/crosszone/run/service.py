@@ -28,7 +28,7 @@ from crosszone.inputs.dataset import Dataset
 from crosszone.inputs.environment import Environment, MeasuredLink, build_pair_id
 from crosszone.inputs.value import parse
 from crosszone.run.checks import NeededFile, PreflightSubject, StepContext
-from crosszone.run.engine import Engine
+from crosszone.run.engine import Engine, find_unreachable, make_away_notice
 from crosszone.run.environments import LinkEnd, build_cluster, make_machine, measure_link, probe_environment
 from crosszone.run.history import save_history
 from crosszone.run.logs import LogFile, LogPart, list_log_files, read_log_part
@@ -168,10 +168,9 @@ class Service:
         """End what is left of a task and delete its folders."""
         runner = self._make_runner(task, work)
         if task.token is not None:
-            unreachable = [status for status in runner.stop(task.token) if status.state == "unreachable"]
-            if unreachable:
-                params = {"node": unreachable[0].number, "reason": unreachable[0].reason or ""}
-                raise MachineError(Notice(code="task_node_away", params=params))
+            unreachable = find_unreachable(runner.stop(task.token))
+            if unreachable is not None:
+                raise MachineError(make_away_notice(unreachable))
         runner.clean()
 
     # --- what a task writes -------------------------------------------------------------------------------------------
