@@ -72,17 +72,17 @@ def _add_zones(cluster: Cluster, links: Sequence[ZoneLink]) -> Iterator[Change]:
     models = list(dict.fromkeys([len(ranked) - 1, (len(ranked) - 1) // 2])) if ranked else [None]
     for zone in cluster.zones:
         for at in models:
-            like = None if at is None else ranked[at]
-            if like is None:
+            link = None if at is None else ranked[at]
+            if link is None:
                 notice = _build_note("marginal_zone_alone", zone=zone.name, gpus=zone.gpus)
             else:
-                params = {"link": " - ".join(like.between), "gbps": like.gbps, "rtt_ms": like.rtt_ms.expected}
+                params = {"link": " - ".join(link.between), "gbps": link.gbps, "rtt_ms": link.rtt_ms.expected}
                 notice = _build_note("marginal_zone", zone=zone.name, gpus=zone.gpus, **params)
             yield Change(
                 kind="zone",
                 target=zone.name,
                 notice=notice,
-                make=partial(_copy_zone, cluster, zone, like),
+                make=partial(_copy_zone, cluster, zone, link),
                 gpus_change=True,
             )
 
@@ -113,8 +113,8 @@ def _replace_gpus(cluster: Cluster, precision: str) -> Iterator[Change]:
     """The next faster kind in each node group, and in all groups of a kind together."""
     places = [(z, g) for z, zone in enumerate(cluster.zones) for g in range(len(zone.nodes))]
     kinds = {gpu: [(z, g) for z, g in places if cluster.zones[z].nodes[g].gpu == gpu] for gpu in cluster.gpu_kinds}
-    together = [where for where in kinds.values() if len(where) > 1]
-    for where in [*([place] for place in places), *together]:
+    shared = [where for where in kinds.values() if len(where) > 1]
+    for where in [*([place] for place in places), *shared]:
         gpu = cluster.zones[where[0][0]].nodes[where[0][1]].gpu
         faster = find_next_faster_gpu(gpu, precision)
         if faster is None:
@@ -158,25 +158,25 @@ def _replace_gpu(cluster: Cluster, where: Sequence[tuple[int, int]], gpu: Gpu) -
     return cluster
 
 
-def _copy_zone(cluster: Cluster, zone: Zone, like: ZoneLink | None) -> Cluster:
+def _copy_zone(cluster: Cluster, zone: Zone, model_link: ZoneLink | None) -> Cluster:
     """The cluster with a copy of a zone; its links to all others have the figures of one there is."""
     zone_names = {zone_taken.name for zone_taken in cluster.zones}
     name = next(name for n in range(2, len(zone_names) + 3) if (name := f"{zone.name}-{n}") not in zone_names)
     copy = zone.replace(name=name, nodes=tuple(group.replace(hosts=()) for group in zone.nodes))
     links = list(cluster.links)
-    if like is not None:
-        listed = {
-            "gbps": like.gbps,
-            "gbps_back": like.gbps_back,
+    if model_link is not None:
+        known_figures = {
+            "gbps": model_link.gbps,
+            "gbps_back": model_link.gbps_back,
             # a scenario takes one round-trip time, so the band of one that comes from distance is lost [A16]
-            "rtt_ms": like.rtt_ms.expected,
-            "jitter_ms": like.jitter_ms,
-            "loss_pct": like.loss_pct,
-            "usd_per_gb": like.usd_per_gb,
-            "usd_per_gb_back": like.usd_per_gb_back,
-            "flow_gbps": like.flow_gbps,
+            "rtt_ms": model_link.rtt_ms.expected,
+            "jitter_ms": model_link.jitter_ms,
+            "loss_pct": model_link.loss_pct,
+            "usd_per_gb": model_link.usd_per_gb,
+            "usd_per_gb_back": model_link.usd_per_gb_back,
+            "flow_gbps": model_link.flow_gbps,
         }
-        figures = {key: value for key, value in listed.items() if value is not None}
+        figures = {key: value for key, value in known_figures.items() if value is not None}
         links += [Link(between=(zone_taken.name, name), **figures) for zone_taken in cluster.zones]
     return cluster.replace(zones=(*cluster.zones, copy), links=tuple(links))
 
@@ -185,12 +185,12 @@ def _raise_bandwidth(cluster: Cluster, wider: Sequence[ZoneLink]) -> Cluster:
     """The cluster with more Gbit/s both ways on some links; uplinks stay as they are."""
     listed = {link.pair: link for link in cluster.links}
     for path in wider:
-        old = listed.get(frozenset(path.between)) or Link(between=path.between)
+        link = listed.get(frozenset(path.between)) or Link(between=path.between)
         forward, back = path.gbps + MORE_GBPS, path.gbps_back + MORE_GBPS
         # a file may list the pair from its other end, where its two rates are the other way round
-        if old.between != path.between:
+        if link.between != path.between:
             forward, back = back, forward
-        listed[old.pair] = old.replace(gbps=forward, gbps_back=back)
+        listed[link.pair] = link.replace(gbps=forward, gbps_back=back)
     return cluster.replace(links=tuple(listed.values()))
 
 
@@ -237,12 +237,12 @@ def find_next_faster_gpu(gpu: Gpu, precision: str) -> Gpu | None:
 
     # without a price the change could only be called faster, never worth it
     kinds = [kind for kind in catalogue().entries("gpus") if isinstance(kind, Gpu) and kind.usd_per_hour is not None]
-    alike = [
+    faster = [
         kind
         for kind in kinds
         if (kind.vendor, kind.form) == (gpu.vendor, gpu.form) and rank_speed(kind) > rank_speed(gpu)
     ]
-    return min(alike, key=lambda kind: (*rank_speed(kind), kind.usd_per_hour), default=None)
+    return min(faster, key=lambda kind: (*rank_speed(kind), kind.usd_per_hour), default=None)
 
 
 def list_pinned_fields(scenario: Scenario) -> set[str]:

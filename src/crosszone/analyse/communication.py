@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -23,10 +23,10 @@ from crosszone.errors import InputError
 from crosszone.inputs.cluster import Cluster, NodeGroup
 from crosszone.inputs.placement import Placement
 from crosszone.inputs.scenario import Scenario
-from crosszone.inputs.strategy import Communication, Strategy
+from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.value import Value
 from crosszone.predict.breakdown import COMPUTE
-from crosszone.predict.placed_strategy import BETWEEN_ZONES, FAST, HOST, NETWORK, PlacedStrategy
+from crosszone.predict.placed_strategy import BETWEEN_ZONES, PlacedStrategy
 from crosszone.predict.predict import build_prediction, build_predictor
 from crosszone.predict.prediction import Bottleneck, Prediction, Traffic
 from crosszone.predict.predictor import Predictor
@@ -95,11 +95,11 @@ class Scaling(Value):
 def compute_scaling(p: Predictor) -> Scaling:
     """Throughput over that of the same GPUs in one zone, and over that of as many GPUs alone. [A2]"""
     tokens_per_s = p.case.job.tokens_per_step / float(p.step_s[1])
-    together, alone = _estimate_in_one_zone(p), _sum_alone(p)
+    in_one_zone, alone = _estimate_in_one_zone(p), _sum_alone(p)
     return Scaling(
         tokens_per_s=tokens_per_s,
-        one_zone_tokens_per_s=together,
-        one_zone=None if together is None else tokens_per_s / together,
+        one_zone_tokens_per_s=in_one_zone,
+        one_zone=None if in_one_zone is None else tokens_per_s / in_one_zone,
         one_gpu_tokens_per_s=alone,
         one_gpu=None if alone is None else tokens_per_s / alone,
     )
@@ -127,17 +127,15 @@ def _estimate_in_one_zone(p: Predictor) -> float | None:
         return None
     cluster, placement = merge_zones(p.placed.cluster), merge_placement(p.placed.cluster, p.placed.placement)
     strategy = p.strategy.replace(local_update=None)
-    # with one zone the states of all replicas lie inside it
+    # with one zone the states of all replicas lie inside it, and a hierarchy of zones is one ring
     if strategy.shard_within == "zone":
-        strategy = strategy.replace(shard_within="all", communication=_flatten_hierarchy(strategy.communication))
+        communication = strategy.communication
+        if communication.reduce == "hierarchical":
+            communication = communication.replace(reduce="flat")
+        strategy = strategy.replace(shard_within="all", communication=communication)
     case = replace(p.case, cluster=cluster, strategy=strategy, placement=placement)
-    alike = replace(p, placed=PlacedStrategy(case=case, placement=placement, links={}))
-    return p.case.job.tokens_per_step / float(alike.step_s[1])
-
-
-def _flatten_hierarchy(c: Communication) -> Communication:
-    """In one zone a hierarchy of zones is one ring."""
-    return c.replace(reduce="flat") if c.reduce == "hierarchical" else c
+    merged = replace(p, placed=PlacedStrategy(case=case, placement=placement, links={}))
+    return p.case.job.tokens_per_step / float(merged.step_s[1])
 
 
 def _sum_alone(p: Predictor) -> float | None:
@@ -172,8 +170,6 @@ def _estimate_alone(p: Predictor, group: NodeGroup) -> float | None:
 
 
 STORAGE, CHECKPOINT = "storage", "checkpoint"
-# Links and tiers that have a name in each language; others are zones.
-KNOWN_LINKS = (FAST, HOST, NETWORK, BETWEEN_ZONES, STORAGE)
 Boundness = Literal["communication-bound", "balanced", "compute-bound"]
 # Compute over exposed communication: below the first communication dominates, above the second it hardly matters.
 BALANCED = (1.0, 4.0)
@@ -285,8 +281,10 @@ def build_communication_report(p: Predictor, prediction: Prediction | None = Non
     """The report of one placed strategy. [A1]"""
     predicted = prediction or build_prediction(p)
     step = predicted.step_time_s.expected
-    worked = [render_worked(p, f"communication[{at}].bytes_per_step") for at, _ in enumerate(predicted.communication)]
-    lines = [_build_line(row, text, 0.0) for row, text in zip(predicted.communication, worked, strict=True)]
+    lines = [
+        _build_line(row, render_worked(p, f"communication[{number}].bytes_per_step"))
+        for number, row in enumerate(predicted.communication)
+    ]
     lines += _build_checkpoint_lines(predicted, step)
     # a single GPU that writes no checkpoint sends nothing
     total = sum(line.bytes_per_step for line in lines) or 1.0
@@ -319,41 +317,31 @@ def classify_boundness(compute_s: float, exposed_s: float) -> Boundness:
     return "balanced" if compute_s < high * exposed_s else "compute-bound"
 
 
-def _build_line(row: Traffic, worked: str, share: float) -> TrafficLine:
-    return TrafficLine(
-        kind=row.kind,
-        link=row.link,
-        tier=get_tier(row.link),
-        bytes_per_step=row.bytes_per_step,
-        messages=row.messages,
-        busy_s=row.busy_s,
-        exposed_s=row.exposed_s,
-        share=share,
-        formula=TRAFFIC[row.kind],
-        worked=worked,
-    )
+def _build_line(row: Traffic, worked: str) -> TrafficLine:
+    """A line whose share is still to be filled in: all bytes are known when all lines are."""
+    return TrafficLine(**row.model_dump(), tier=get_tier(row.link), share=0.0, formula=TRAFFIC[row.kind], worked=worked)
 
 
 def _build_checkpoint_lines(prediction: Prediction, step: float) -> list[TrafficLine]:
     """What a checkpoint writes, shared out over the steps between two of them. [A9]"""
-    good = prediction.run.goodput
-    often = step / good.interval_s if good.interval_s > 0 else 0.0
+    goodput = prediction.run.goodput
+    checkpoints_per_step = step / goodput.interval_s if goodput.interval_s > 0 else 0.0
     # GPUs without failures need no checkpoints: the best interval is infinite [E1]
-    if not 0 < often < float("inf"):
+    if not 0 < checkpoints_per_step < float("inf"):
         return []
     return [
         TrafficLine(
             kind=CHECKPOINT,
             link=STORAGE,
             tier=STORAGE,
-            bytes_per_step=good.checkpoint_gb * 1e9 * often,
-            messages=often,
-            busy_s=good.checkpoint_s * often,
-            exposed_s=good.checkpoint_s * often,
+            bytes_per_step=goodput.checkpoint_gb * 1e9 * checkpoints_per_step,
+            messages=checkpoints_per_step,
+            busy_s=goodput.checkpoint_s * checkpoints_per_step,
+            exposed_s=goodput.checkpoint_s * checkpoints_per_step,
             share=0.0,
             formula="A9",
             # repr keeps every digit: the text, worked out, is the number above
-            worked=f"{good.checkpoint_gb!r} * 1000000000 * {step!r} / {good.interval_s!r}",
+            worked=f"{goodput.checkpoint_gb!r} * 1000000000 * {step!r} / {goodput.interval_s!r}",
         )
     ]
 
@@ -391,7 +379,6 @@ def _build_links(p: Predictor, lines: Iterable[TrafficLine], step: float) -> tup
         for line in link_lines:
             kinds[line.kind] += line.bytes_per_step
         size = sum(kinds.values())
-        facts: dict[str, Any] = {"rtt_ms": zone_link.rtt_ms.expected, "km": zone_link.km}
         links.append(
             LinkTraffic(
                 link=name,
@@ -403,7 +390,8 @@ def _build_links(p: Predictor, lines: Iterable[TrafficLine], step: float) -> tup
                 used_gbps=size * 8 / step / 1e9,
                 gbps=zone_link.gbps if a < b else zone_link.gbps_back,
                 origin=zone_link.origins["gbps" if a < b else "gbps_back"],
-                **facts,
+                rtt_ms=zone_link.rtt_ms.expected,
+                km=zone_link.km,
             )
         )
     return tuple(sorted(links, key=lambda link: -link.busy_s))

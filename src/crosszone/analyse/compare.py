@@ -6,10 +6,10 @@ comparison.figures[0].cells[1].percent          # step time of the second agains
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from crosszone.analyse.outcome import CLASSES, OTHER, PARTS, Kind, ResultOutcome
+from crosszone.analyse.outcome import CLASSES, OTHER, PARTS, FigureRange, Kind, ResultOutcome
 from crosszone.errors import Notice
 from crosszone.inputs.value import Value
 from crosszone.plan.comparison import estimate_win_probability
@@ -121,61 +121,49 @@ class ResultComparison(Value):
 def compare_outcomes(items: Sequence[Compared], language: str = "en") -> ResultComparison:
     """Every figure of every result, and its difference to the first's. [A31]"""
     outcomes = [item.outcome for item in items]
-    first = items[0]
     return ResultComparison(
-        sides=tuple(_build_side(item, first) for item in items),
+        sides=tuple(_build_side(item, items[0]) for item in items),
         scale_s=max(outcome.step_s for outcome in outcomes),
-        figures=_build_rows(FIGURES, outcomes, _read_figure, dict(FIGURES)),
-        classes=_build_rows((*CLASSES, OTHER), outcomes, lambda o, name: _read_seconds(o.classes_s, name)),
-        parts=_build_rows(PARTS, outcomes, lambda o, name: _read_seconds(o.parts_s, name)),
-        phases=_build_rows(
-            (*PHASES, OTHER), outcomes, lambda o, name: _read_seconds(o.phases_s or {OTHER: o.step_s}, name)
+        figures=_build_rows(FIGURES, [outcome.figures for outcome in outcomes]),
+        classes=_build_seconds_rows((*CLASSES, OTHER), [outcome.classes_s for outcome in outcomes]),
+        parts=_build_seconds_rows(PARTS, [outcome.parts_s for outcome in outcomes]),
+        phases=_build_seconds_rows(
+            (*PHASES, OTHER), [outcome.phases_s or {OTHER: outcome.step_s} for outcome in outcomes]
         ),
         notices=tuple(notice.as_dict(language) for notice in _collect_notices(items)),
     )
 
 
-Figure = tuple[float, float | None, float | None]
-
-
-def _build_rows(
-    names: Sequence[str] | dict[str, Better | None],
-    outcomes: Sequence[ResultOutcome],
-    read: Callable[[ResultOutcome, str], Figure | None],
-    better: dict[str, Better | None] | None = None,
-) -> tuple[Row, ...]:
+def _build_rows(better: Mapping[str, Better | None], results: Sequence[Mapping[str, FigureRange]]) -> tuple[Row, ...]:
+    """A row for each figure that at least one of the results has; `better`: figures in their order."""
     rows = []
-    for name in names:
-        values = [read(outcome, name) for outcome in outcomes]
-        good = better[name] if better is not None else "less"
-        if any(figure is not None and (figure[0] or better is not None) for figure in values):
-            cells = tuple(None if figure is None else _build_cell(figure, values[0], good) for figure in values)
-            rows.append(Row(name=name, cells=cells))
+    for name, direction in better.items():
+        figures = [result.get(name) for result in results]
+        if any(figure is not None for figure in figures):
+            cells = [None if figure is None else _build_cell(figure, figures[0], direction) for figure in figures]
+            rows.append(Row(name=name, cells=tuple(cells)))
     return tuple(rows)
 
 
-def _read_figure(outcome: ResultOutcome, name: str) -> Figure | None:
-    figure = outcome.figures.get(name)
-    return None if figure is None else (figure.value, figure.low, figure.high)
+def _build_seconds_rows(names: Sequence[str], results: Sequence[Mapping[str, float]]) -> tuple[Row, ...]:
+    """Rows of seconds, of which less is better; those that are 0 in all results are left out."""
+    shown = [name for name in names if any(result.get(name) for result in results)]
+    figures = [{name: FigureRange(value=seconds) for name, seconds in result.items()} for result in results]
+    return _build_rows(dict.fromkeys(shown, "less"), figures)
 
 
-def _read_seconds(parts: dict[str, float], name: str) -> Figure | None:
-    """Seconds of a part; none where the result does not tell it apart."""
-    return (parts[name], None, None) if name in parts else None
-
-
-def _build_cell(figure: Figure, first: Figure | None, better: Better | None) -> ComparedFigure:
-    value, low, high = figure
+def _build_cell(figure: FigureRange, first: FigureRange | None, better: Better | None) -> ComparedFigure:
+    ends = {"value": figure.value, "low": figure.low, "high": figure.high}
     if first is None:
-        return ComparedFigure(value=value, low=low, high=high, difference=None, percent=None, verdict=None)
-    more = value - first[0]
-    if abs(more) <= NOISE * abs(first[0]):
-        more = 0.0
-    percent = 100.0 * more / first[0] if first[0] else None
+        return ComparedFigure(**ends, difference=None, percent=None, verdict=None)
+    difference = figure.value - first.value
+    if abs(difference) <= NOISE * abs(first.value):
+        difference = 0.0
+    percent = 100.0 * difference / first.value if first.value else None
     verdict: Literal["better", "worse", "same"] | None = None
     if better is not None:
-        verdict = "same" if not more else "better" if (more < 0) == (better == "less") else "worse"
-    return ComparedFigure(value=value, low=low, high=high, difference=more, percent=percent, verdict=verdict)
+        verdict = "same" if not difference else "better" if (difference < 0) == (better == "less") else "worse"
+    return ComparedFigure(**ends, difference=difference, percent=percent, verdict=verdict)
 
 
 def _build_side(item: Compared, first: Compared) -> Side:

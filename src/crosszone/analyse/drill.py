@@ -151,13 +151,13 @@ def run_drill(
     names = [zone.name for zone in scenario.cluster.zones]
     _check(names, zone_failures_per_year, checkpoint_zone)
     loaded = profiles or Profiles.load()
-    how: dict[str, Any] = {"top": 1, "local_updates": False, "cancelled": cancelled, "profiles": loaded}
+    plan_options: dict[str, Any] = {"top": 1, "local_updates": False, "cancelled": cancelled, "profiles": loaded}
     prepared = drop_planned_fields(scenario)
-    best = main or plan(prepared, **how).plans[0]
-    worth, good = compute_worth(prepared, best, loaded), best.prediction.run.goodput
+    best = main or plan(prepared, **plan_options).plans[0]
+    worth, goodput = compute_worth(prepared, best, loaded), best.prediction.run.goodput
     # a pinned number of replicas would rule out every plan on fewer zones
-    loose = drop_count_pins(scenario) or prepared
-    ground = DrillContext(
+    unpinned = drop_count_pins(scenario) or prepared
+    context = DrillContext(
         plan=best,
         worth=worth,
         copy=checkpoint_zone,
@@ -170,16 +170,16 @@ def run_drill(
         if progress is not None:
             progress("zones", number, len(names))
         if name not in best.zones:
-            losses.append(ground.build_unused_loss(name))
+            losses.append(context.build_unused_loss(name))
             continue
         try:
-            surviving = loose.replace(cluster=remove_zone(loose.cluster, name))
-            losses.append(ground.build_survived_loss(name, surviving, plan(surviving, **how).plans[0]))
+            surviving = unpinned.replace(cluster=remove_zone(unpinned.cluster, name))
+            losses.append(context.build_survived_loss(name, surviving, plan(surviving, **plan_options).plans[0]))
         except InputError as error:
-            losses.append(ground.build_fatal_loss(name, error.notices))
+            losses.append(context.build_fatal_loss(name, error.notices))
     if progress is not None:
         progress("zones", len(names), len(names))
-    often = zone_failures_per_year / YEAR_S
+    zone_failures_per_s = zone_failures_per_year / YEAR_S
     # a zone without which nothing trains has no time lost to count; `drill_not_counted` says so
     lost = sum(loss.back_after_s or 0.0 for loss in losses if loss.used)
     days = best.prediction.run.days
@@ -187,12 +187,12 @@ def run_drill(
         name=scenario.name,
         main=best,
         worth=worth,
-        goodput=good,
-        intervals=tuple(_list_intervals(good)),
+        goodput=goodput,
+        intervals=tuple(_list_intervals(goodput)),
         losses=tuple(sorted(losses, key=_sort_by_damage)),
         zone_failures_per_year=zone_failures_per_year,
-        share=compute_share_with_zones(good.share, often * lost),
-        useful_days=None if days is None else days.expected * good.share,
+        share=compute_share_with_zones(goodput.share, zone_failures_per_s * lost),
+        useful_days=None if days is None else days.expected * goodput.share,
         assumptions=tuple(_list_assumptions(prepared, best, zone_failures_per_year, loaded)),
         notes=tuple(
             notice.as_dict(language) for notice in _list_notes(losses, zone_failures_per_year, checkpoint_zone)
@@ -219,14 +219,14 @@ def _check(names: Sequence[str], rate: float, copy: str | None) -> None:
         raise build_choice_error("checkpoint_zone", copy, names)
 
 
-def _list_intervals(good: Goodput) -> Iterator[Interval]:
+def _list_intervals(goodput: Goodput) -> Iterator[Interval]:
     """Shares around the best interval. [E1]"""
     for factor in AROUND:
-        interval = good.interval_s * factor
-        restart = good.lost_per_failure_s - good.interval_s / 2.0
+        interval = goodput.interval_s * factor
+        restart = goodput.lost_per_failure_s - goodput.interval_s / 2.0
         yield Interval(
             interval_s=interval,
-            share=compute_goodput_share(good.checkpoint_s, interval, good.mtbf_hours * HOUR_S, restart),
+            share=compute_goodput_share(goodput.checkpoint_s, interval, goodput.mtbf_hours * HOUR_S, restart),
         )
 
 
@@ -297,13 +297,13 @@ class DrillContext:
         chosen = next((candidate for candidate in copies if self.copy in (None, candidate.zone)), None)
         back = None if chosen is None else chosen.back_after_s
         percent = 100.0 * after.tokens_per_s / worth.tokens_per_s
-        now, then = worth.usd_per_hour_in_use, after.usd_per_hour_in_use
-        about = {"zone": zone, "percent": round(percent, 1), "zones": list(after.zones)}
+        usd_per_hour, fallback_usd_per_hour = worth.usd_per_hour_in_use, after.usd_per_hour_in_use
+        params = {"zone": zone, "percent": round(percent, 1), "zones": list(after.zones)}
         if chosen is None:
-            note = self._build_notice("drill_checkpoint_lost", **about)
+            note = self._build_notice("drill_checkpoint_lost", **params)
         else:
             hours = round(chosen.back_after_s / HOUR_S, 2)
-            note = self._build_notice("drill_falls_back", **about, hours=hours, copy=chosen.zone)
+            note = self._build_notice("drill_falls_back", **params, hours=hours, copy=chosen.zone)
         return ZoneLoss(
             zone=zone,
             used=True,
@@ -317,8 +317,8 @@ class DrillContext:
             restart_s=restart,
             copies=copies,
             back_after_s=back,
-            usd_once=None if now is None or back is None else now * back / HOUR_S,
-            usd_per_day=None if then is None else 24.0 * then,
+            usd_once=None if usd_per_hour is None or back is None else usd_per_hour * back / HOUR_S,
+            usd_per_day=None if fallback_usd_per_hour is None else 24.0 * fallback_usd_per_hour,
             lost_hours_per_year=None if back is None else self.rate * back / HOUR_S,
             told=note,
         )

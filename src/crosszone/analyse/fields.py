@@ -158,8 +158,8 @@ def _set_links(
             new_items.append(change({"between": list(pair)}))
             continue
         link = new_items[at]
-        turned = list(link["between"]) != list(pair)
-        new_items[at] = change(link, _reverse_steps(remaining, link) if turned and entry != ALL else remaining)
+        is_reversed = list(link["between"]) != list(pair)
+        new_items[at] = change(link, _reverse_steps(remaining, link) if is_reversed and entry != ALL else remaining)
     return new_items
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from crosszone.analyse.communication import list_crossing_groups
@@ -11,6 +12,7 @@ from crosszone.cost.wan import slow_start_s
 from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.value import Value
 from crosszone.predict.predict import build_prediction
+from crosszone.predict.prediction import Prediction, Traffic
 from crosszone.predict.predictor import Predictor
 from crosszone.text import render_sentence
 
@@ -39,24 +41,28 @@ def list_host_settings(p: Predictor, language: str = "en") -> tuple[HostSetting,
     Buffers: twice the bandwidth-delay product of the link that needs most. Restart after idleness: what the first burst
     of a step loses on each of its connections [T6].
     """
-    used = _list_used(p)
+    prediction = build_prediction(p)
+    rows = _list_zone_rows(prediction)
+    pairs = {frozenset(row.link.split(" > ")) for row in rows}
+    used = {frozenset(link.between): link for link in p.placed.links.values() if frozenset(link.between) in pairs}
     if not used:
         return ()
-    link, size = max(((link, _compute_bdp_bytes(link)) for link in used), key=lambda pair: pair[1])
+    link = max(used.values(), key=_compute_bdp_bytes)
+    size = _compute_bdp_bytes(link)
     buffer = min(MOST_BYTES, max(STEP_BYTES, math.ceil(2 * size / STEP_BYTES) * STEP_BYTES))
     facts = {"link": " - ".join(link.between), "gbps": link.gbps, "rtt": link.rtt_ms.expected, "mb": size / 1e6}
-    lossy = max(used, key=lambda use: use.loss_pct)
-    longest, minutes = _find_longest_s(p), compute_timeout_minutes(p)
+    lossy = max(used.values(), key=lambda use: use.loss_pct)
+    longest = _find_longest_s(p, rows)
     ceilings = f"net.core.rmem_max={buffer} net.core.wmem_max={buffer}"
     autos = f'net.ipv4.tcp_rmem="4096 131072 {buffer}" net.ipv4.tcp_wmem="4096 65536 {buffer}"'
 
-    restart = _estimate_restart_s(p, used)
+    restart = _estimate_restart_s(p, rows, used, prediction.step_time_s.expected)
     settings: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("buffers", f"sysctl -w {ceilings} {autos}", facts),
         ("idle", "sysctl -w net.ipv4.tcp_slow_start_after_idle=0", {"saved": restart}),
         ("congestion", "sysctl -w net.ipv4.tcp_congestion_control=bbr", {"loss": lossy.loss_pct}),
         ("mtu", "sysctl -w net.ipv4.tcp_mtu_probing=1", {}),
-        ("timeout", _build_timeout(p, minutes), {"longest": longest}),
+        ("timeout", _format_timeout(p, _round_timeout_minutes(longest)), {"longest": longest}),
     )
     return tuple(
         HostSetting(
@@ -71,13 +77,16 @@ def list_host_settings(p: Predictor, language: str = "en") -> tuple[HostSetting,
 
 def compute_timeout_minutes(p: Predictor) -> int:
     """Minutes after which a collective should be given up: three times the longest exchange, at least ten. [A7]"""
-    return max(USUAL_TIMEOUT_MINUTES, math.ceil(PATIENCE * _find_longest_s(p) / 60))
+    return _round_timeout_minutes(_find_longest_s(p, _list_zone_rows(build_prediction(p))))
 
 
-def _list_used(p: Predictor) -> list[ZoneLink]:
-    """Links between zones that carry something."""
-    pairs = {frozenset(row.link.split(" > ")) for row in build_prediction(p).communication if " > " in row.link}
-    return [link for link in p.placed.links.values() if frozenset(link.between) in pairs]
+def _round_timeout_minutes(longest_s: float) -> int:
+    return max(USUAL_TIMEOUT_MINUTES, math.ceil(PATIENCE * longest_s / 60))
+
+
+def _list_zone_rows(prediction: Prediction) -> list[Traffic]:
+    """What crosses zones."""
+    return [row for row in prediction.communication if " > " in row.link]
 
 
 def _compute_bdp_bytes(link: ZoneLink) -> float:
@@ -85,35 +94,34 @@ def _compute_bdp_bytes(link: ZoneLink) -> float:
     return max(link.gbps, link.gbps_back) * 1e9 / 8 * link.rtt_ms.expected * 1e-3
 
 
-def _estimate_restart_s(p: Predictor, used: list[ZoneLink]) -> float:
+def _estimate_restart_s(
+    p: Predictor, rows: Sequence[Traffic], used: Mapping[frozenset[str], ZoneLink], step_s: float
+) -> float:
     """What cold windows cost a step: the first burst after the silence, on the link where that is most."""
-    predicted = build_prediction(p)
-    step = predicted.step_time_s.expected
     senders: dict[str, int] = defaultdict(int)
     for group in list_crossing_groups(p.placed):
         senders[group.link] += group.groups
     worst = 0.0
-    for row in predicted.communication:
-        if " > " not in row.link or not senders[row.link]:
+    for row in rows:
+        if not senders[row.link]:
             continue
-        link = next(group for group in used if frozenset(group.between) == frozenset(row.link.split(" > ")))
+        link = used[frozenset(row.link.split(" > "))]
         rate = float(p.placed.transport.group_bytes_per_s(link.rtt_ms.expected * 1e-3, link.loss_pct / 100))
-        idle = max(0.0, step - row.busy_s)
+        idle = max(0.0, step_s - row.busy_s)
         size = row.bytes_per_step / (senders[row.link] * max(1.0, row.messages))
         worst = max(worst, float(slow_start_s(size, link.rtt_ms.expected * 1e-3, rate, idle)))
     return worst
 
 
-def _find_longest_s(p: Predictor) -> float:
+def _find_longest_s(p: Predictor, rows: Sequence[Traffic]) -> float:
     """The longest that one exchange between zones may take."""
     local = p.strategy.local_update
     # such rows are means over all steps: one averaging lasts as long as theirs up to the next
-    seldom = local.steps / local.fragments if local is not None else 1.0
-    rows = [row for row in build_prediction(p).communication if " > " in row.link]
-    return max((row.busy_s * (seldom if row.kind == "local update" else 1.0) for row in rows), default=0.0)
+    period = local.steps / local.fragments if local is not None else 1.0
+    return max((row.busy_s * (period if row.kind == "local update" else 1.0) for row in rows), default=0.0)
 
 
-def _build_timeout(p: Predictor, minutes: int) -> str:
+def _format_timeout(p: Predictor, minutes: int) -> str:
     if p.framework.name == "megatron":
         return f"--distributed-timeout-minutes {minutes}"
     return f"init_process_group(timeout=timedelta(minutes={minutes}))"

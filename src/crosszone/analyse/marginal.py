@@ -154,50 +154,52 @@ def compare_marginal(
     """
     began = monotonic()
     loaded = profiles or Profiles.load()
-    how: dict[str, Any] = {"local_updates": local_updates, "cancelled": cancelled, "profiles": loaded}
-    base = _plan_best(drop_planned_fields(scenario), **how)
-    loose = drop_count_pins(scenario)
-    free = base if loose is None else _plan_best(loose, **how)
+    plan_options: dict[str, Any] = {"local_updates": local_updates, "cancelled": cancelled, "profiles": loaded}
+    base = _plan_best(drop_planned_fields(scenario), **plan_options)
+    unpinned = drop_count_pins(scenario)
+    unpinned_base = base if unpinned is None else _plan_best(unpinned, **plan_options)
     tried = [candidate for candidate in list_changes(scenario) if candidate.kind in kinds]
     variants = []
-    if loose is not None and "unpin" in kinds:
+    if unpinned is not None and "unpin" in kinds:
         pins = [name for name in COUNT_PINS if name in list_pinned_fields(scenario)]
         notice = Notice(code="marginal_unpin", level="note", field="strategy", params={"fields": pins})
         unpin = Change(kind="unpin", target="strategy", notice=notice, make=lambda: scenario.cluster, gpus_change=False)
-        variants.append(_build_variant(unpin, base, free, language))
+        variants.append(_build_variant(unpin, base, unpinned_base, language))
     for number, change in enumerate(tried):
         if progress is not None:
             progress("variants", number, len(tried))
         # another number of GPUs can only be used where none is pinned, so both sides are planned without those pins
-        apart = change.gpus_change and loose is not None
-        start, before = (loose, free) if apart and loose is not None else (drop_planned_fields(scenario), base)
+        is_unpinned = change.gpus_change and unpinned is not None
+        start, before = (
+            (unpinned, unpinned_base) if is_unpinned and unpinned is not None else (drop_planned_fields(scenario), base)
+        )
         try:
-            after: _Planned | InputError = _plan_best(start.replace(cluster=change.make()), **how)
+            after: _Planned | InputError = _plan_best(start.replace(cluster=change.make()), **plan_options)
         except InputError as error:
             after = error
-        variants.append(_build_variant(change, before, after, language, pinned=base if apart else None))
+        variants.append(_build_variant(change, before, after, language, pinned=base if is_unpinned else None))
     if progress is not None:
         progress("variants", len(tried), len(tried))
     return Marginal(
         name=scenario.name,
         base=base.worth,
-        freed=None if loose is None else free.worth,
+        freed=None if unpinned is None else unpinned_base.worth,
         variants=tuple(sorted(variants, key=_rank)),
         seconds=monotonic() - began,
         notes=tuple(notice.as_dict(language) for notice in _list_notes(scenario, base, variants)),
     )
 
 
-def _plan_best(scenario: Scenario, *, profiles: Profiles, **how: Any) -> _Planned:
+def _plan_best(scenario: Scenario, *, profiles: Profiles, **plan_options: Any) -> _Planned:
     """The scenario with its best plan, a synchronous one unless local updates may win."""
-    answer = plan(scenario, top=1, profiles=profiles, **how)
+    answer = plan(scenario, top=1, profiles=profiles, **plan_options)
     best = min((*answer.plans, *answer.local_updates), key=lambda candidate: candidate.prediction.step_time_s.expected)
     return _Planned(compute_worth(scenario, best, profiles), best.prediction)
 
 
 def compute_worth(scenario: Scenario, best: Plan, profiles: Profiles | None = None) -> Worth:
     """Speed and price of a plan on its cluster, idle GPUs paid for. [A16]"""
-    cost, got = build_bill(build_predictor(apply_plan(scenario, best), profiles=profiles)), best.prediction
+    cost, prediction = build_bill(build_predictor(apply_plan(scenario, best), profiles=profiles)), best.prediction
     prices = [(get_usd_per_gpu_hour(group), group.total_gpus) for _, group in scenario.cluster.zone_groups]
     egress = cost.usd_egress_known_per_step * cost.steps_per_hour
     paid = None
@@ -207,13 +209,13 @@ def compute_worth(scenario: Scenario, best: Plan, profiles: Profiles | None = No
     return Worth(
         plan=best.short,
         zones=best.zones,
-        gpus=got.gpus,
+        gpus=prediction.gpus,
         gpus_held=scenario.cluster.gpus,
-        step_s=got.step_time_s.expected,
-        tokens_per_s=got.tokens_per_s.expected,
-        days=None if got.run.days is None else got.run.days.expected,
+        step_s=prediction.step_time_s.expected,
+        tokens_per_s=prediction.tokens_per_s.expected,
+        days=None if prediction.run.days is None else prediction.run.days.expected,
         usd_per_hour=paid,
-        usd_per_hour_in_use=None if got.run.usd_per_hour is None else got.run.usd_per_hour + egress,
+        usd_per_hour_in_use=None if prediction.run.usd_per_hour is None else prediction.run.usd_per_hour + egress,
         usd_per_million_tokens=None if paid is None else paid / tokens * 1e6,
         unpriced=cost.unpriced,
     )
@@ -399,7 +401,7 @@ def _list_notes(scenario: Scenario, base: _Planned, variants: Sequence[Variant])
     elif base.worth.gpus < base.worth.gpus_held:
         idle = base.worth.gpus_held - base.worth.gpus
         yield Notice(code="marginal_held", level="note", field="cluster.zones", params={"idle": idle})
-    links = sorted({link for listed in variants if listed.worth is not None for link in listed.worth.unpriced})
+    links = sorted({link for variant in variants if variant.worth is not None for link in variant.worth.unpriced})
     if links:
         yield Notice(code="egress_price_unknown", level="warning", field="cluster.links", params={"pairs": links})
     if any(not variant.price_known for variant in variants):

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from crosszone.analyse.what_if import sum_bytes_between_zones, sum_exposed_s
 from crosszone.inputs.value import Count, Name, NotNegative, Positive, Value, find_nearest_names, refuse
 from crosszone.predict.breakdown import COMMUNICATION, COMPUTE, HOST, ORDER
-from crosszone.predict.prediction import Prediction, Triple
+from crosszone.predict.prediction import Prediction
 from crosszone.schedule.measured import MeasuredTimelines
 from crosszone.schedule.timeline import COMPUTE as WORK
 from crosszone.schedule.timeline import PHASES, Phase, Timeline, list_lane_totals, list_phases
@@ -137,7 +137,11 @@ def build_outcome(prediction: Prediction, phases: Mapping[str, float] | None = N
     return ResultOutcome(
         framework=p.framework,
         degrees={key: value for key, value in degrees.items() if isinstance(value, int) and value > 1},
-        figures={key: _read_range(triple) for key, triple in ranges.items() if triple is not None}
+        figures={
+            key: FigureRange(value=triple.expected, low=triple.low, high=triple.high)
+            for key, triple in ranges.items()
+            if triple is not None
+        }
         | {key: FigureRange(value=value) for key, value in plain.items() if value is not None},
         fits=p.memory_gib.fits,
         classes_s=_sum_classes(p.breakdown_s),
@@ -203,10 +207,6 @@ def build_headline(outcome: ResultOutcome) -> dict[str, Any]:
     names = ("step_time_s", "tokens_per_s", "mfu", "memory_gib", "memory_limit_gib", "gpus", "days", "usd")
     figures = {key: outcome.figures[key].model_dump() if key in outcome.figures else None for key in names}
     return {**figures, "fits": outcome.fits, "framework": outcome.framework, "degrees": outcome.degrees}
-
-
-def _read_range(triple: Triple) -> FigureRange:
-    return FigureRange(value=triple.expected, low=triple.low, high=triple.high)
 
 
 def _sum_classes(parts: Mapping[str, float]) -> dict[str, float]:

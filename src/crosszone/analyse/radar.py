@@ -149,7 +149,7 @@ AXES: dict[str, tuple[Measure, str, str]] = {
 
 def build_radar(
     scenario: Scenario,
-    ways: Sequence[tuple[str, Scenario]],
+    alternatives: Sequence[tuple[str, Scenario]],
     *,
     language: str = DEFAULT_LANGUAGE,
     families: bool = True,
@@ -162,16 +162,16 @@ def build_radar(
     """
     options: dict[str, RadarOption] = {}
     missing: dict[str, tuple[NoticeDict, ...]] = {}
-    for name, option in ways:
+    for name, option in alternatives:
         options[name] = _build_option(option)
     for name, degrees in FAMILIES.items() if families else ():
         try:
             options[name] = _build_option(_plan_degrees(scenario, degrees, progress=progress, cancelled=cancelled))
         except InputError as error:
             missing[name] = tuple(notice.as_dict(language) for notice in error.notices)
-    together = list(options.values())
+    measured = list(options.values())
     entries = [
-        _build_entry(name, options.get(name), together, missing.get(name, ()), language)
+        _build_entry(name, options.get(name), measured, missing.get(name, ()), language)
         for name in [*options, *missing]
     ]
     return Radar(axes=tuple(_build_axis(name, language) for name in AXES), entries=tuple(entries))
@@ -179,9 +179,9 @@ def build_radar(
 
 def _plan_degrees(scenario: Scenario, degrees: dict[str, int], **watched: Any) -> Scenario:
     """The scenario done by the best plan with these degrees."""
-    free = scenario.replace(strategy=Strategy(**degrees), placement=None)
-    plans = plan(free, top=1, local_updates=False, budget_s=BUDGET_S, **watched)
-    return apply_plan(free, plans.plans[0])
+    pinned = scenario.replace(strategy=Strategy(**degrees), placement=None)
+    plans = plan(pinned, top=1, local_updates=False, budget_s=BUDGET_S, **watched)
+    return apply_plan(pinned, plans.plans[0])
 
 
 def _build_option(scenario: Scenario) -> RadarOption:

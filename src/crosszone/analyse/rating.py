@@ -84,12 +84,12 @@ def list_link_uses(p: Predictor, rows: Iterable[Traffic]) -> Iterator[LinkUse]:
 def _build_use(
     placed: PlacedStrategy, link: str, place: tuple[int, int], kinds: tuple[Kind, ...], *, pipeline: bool
 ) -> LinkUse:
-    (a, b), how, limits = place, placed.transport, placed.crossings.paths.limits
+    (a, b), transport, limits = place, placed.transport, placed.crossings.paths.limits
     path = placed.links[min(a, b), max(a, b)]
     ranks = _count_boundary_ranks(placed, a, b) if pipeline else placed.ring_ranks
     rtt, loss = path.rtt_ms.expected * 1e-3, path.loss_pct / 100.0
     cap = np.inf if path.flow_gbps is None else path.flow_gbps * BYTES_PER_S_PER_GBPS * figure("tcp", "efficiency")
-    flow = float(flow_bytes_per_s(rtt, loss, how.congestion, how.window_bytes, cap))
+    flow = float(flow_bytes_per_s(rtt, loss, transport.congestion, transport.window_bytes, cap))
 
     def sum_flows(transport: WanTransport) -> float:
         return ranks * float(transport.group_bytes_per_s(rtt, loss, cap))
@@ -102,18 +102,18 @@ def _build_use(
         "link": float(limits.pair[a, b]),
         "uplink": float(min(limits.egress[a], limits.ingress[b])),
         "nic": nic,
-        "flow": sum_flows(how),
+        "flow": sum_flows(transport),
     }
     # of equals the first counts: connections are named only where they are the least
     least = min(rates, key=lambda name: rates[name])
     wire = min(rates["link"], rates["uplink"], rates["nic"])
-    enough = max(1, math.ceil(wire / (ranks * how.connections / how.flows * flow)))
-    fills = sum_flows(replace(how, flows=enough)) >= wire * (1.0 - ROUNDING)
+    enough = max(1, math.ceil(wire / (ranks * transport.connections / transport.flows * flow)))
+    fills = sum_flows(replace(transport, flows=enough)) >= wire * (1.0 - ROUNDING)
     return LinkUse(
         link=link,
         kinds=kinds,
         ranks=ranks,
-        flows=ranks * how.connections,
+        flows=ranks * transport.connections,
         flow_gbps=_convert_gbps(flow),
         flows_gbps=_convert_gbps(rates["flow"]),
         link_gbps=rates["link"] / BYTES_PER_S_PER_GBPS,

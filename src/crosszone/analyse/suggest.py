@@ -135,15 +135,15 @@ def find_suggestions(
     language: str = "en",
 ) -> Suggestions:
     """Every switch turned to every value worth trying, and what each gains; `plans`: other plans too (seconds). [A6]"""
-    now = base or build_predictor(scenario)
-    before = build_prediction(now, language)
+    current = base or build_predictor(scenario)
+    before = build_prediction(current, language)
     ranked: list[Suggestion] = []
     refused: list[NotApplicable] = []
     idle: list[str] = []
-    for name, value in _list_tries(now):
+    for name, value in _list_tries(current):
         try:
-            changes = build_switch_changes(name, value, now)
-            after = build_changed_predictor(scenario, changes, now)
+            changes = build_switch_changes(name, value, current)
+            after = build_changed_predictor(scenario, changes, current)
             prediction_after = build_prediction(after, language)
         except InputError as error:
             refused.append(NotApplicable(switch=name, value=value, reason=error.notices[0].as_dict(language)))
@@ -158,21 +158,21 @@ def find_suggestions(
     return Suggestions(
         boundness=classify_boundness(compute, sum_exposed_s(before)),
         ranked=tuple(ranked),
-        together=_combine_suggestions(scenario, now, before, ranked),
+        together=_combine_suggestions(scenario, current, before, ranked),
         plans=tuple(_list_other_plans(scenario, before, progress, cancelled)) if plans else (),
         idle=tuple(idle),
         refused=tuple(refused),
-        host=list_host_settings(now, language),
+        host=list_host_settings(current, language),
     )
 
 
-def _list_tries(now: Predictor) -> Iterator[tuple[str, Any]]:
+def _list_tries(current: Predictor) -> Iterator[tuple[str, Any]]:
     """Switches and values that are not as they stand already."""
     for switch in load_switches().values():
         for value in switch.tries:
-            averages = switch.name in PARTS_OF_LOCAL and now.strategy.local_update is None
-            alone = switch.name == "local_steps" and not now.placed.crosses
-            if value != get_switch_value(switch.name, now) and not averages and not alone:
+            averages = switch.name in PARTS_OF_LOCAL and current.strategy.local_update is None
+            alone = switch.name == "local_steps" and not current.placed.crosses
+            if value != get_switch_value(switch.name, current) and not averages and not alone:
                 yield switch.name, value
 
 
@@ -192,10 +192,10 @@ def _list_other_plans(
 ) -> Iterator[OtherPlan]:
     """The best synchronous plan and the best with local updates, where nothing is pinned."""
     try:
-        free = plan(scenario.replace(strategy=None, placement=None), top=1, progress=progress, cancelled=cancelled)
+        plans = plan(scenario.replace(strategy=None, placement=None), top=1, progress=progress, cancelled=cancelled)
     except InputError:
         return
-    for candidate in (*free.plans[:1], *free.local_updates[:1]):
+    for candidate in (*plans.plans[:1], *plans.local_updates[:1]):
         gain = candidate.prediction.tokens_per_s.expected / before.tokens_per_s.expected - 1.0
         if gain > LEAST_GAIN:
             s = candidate.strategy
@@ -241,7 +241,7 @@ def _format_value(name: str, after: Predictor) -> Any:
 
 
 def _combine_suggestions(
-    scenario: Scenario, now: Predictor, before: Prediction, ranked: list[Suggestion]
+    scenario: Scenario, current: Predictor, before: Prediction, ranked: list[Suggestion]
 ) -> Together | None:
     """The exact suggestions turned one after the other, the best next, as long as one helps."""
     changes: dict[str, Any] = {}
@@ -255,7 +255,7 @@ def _combine_suggestions(
             if any(changes.get(path, value) != value for path, value in suggestion.changes.items()):
                 continue  # two ways to set the same field
             try:
-                after = build_prediction(build_changed_predictor(scenario, changes | suggestion.changes, now))
+                after = build_prediction(build_changed_predictor(scenario, changes | suggestion.changes, current))
             except InputError:
                 continue
             rate = after.tokens_per_s.expected

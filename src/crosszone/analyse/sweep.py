@@ -132,28 +132,10 @@ MODES: tuple[Mode, ...] = ("plan", "predict")
 LINKS = ("cluster.links", "cluster.default_link")  # Fields that cells share most in (`PlanCache`)
 # Of a CSV file.
 COLUMNS = (
-    "x",
-    "y",
-    "best",
-    "kind",
-    "framework",
-    "tp",
-    "pp",
-    "dp",
-    "cp",
-    "ep",
-    "zones",
-    "step_time_s_low",
-    "step_time_s",
-    "step_time_s_high",
-    "tokens_per_s",
-    "usd_per_hour",
-    "run_usd",
-    "fits",
-    "synchronous_step_time_s",
-    "local_update_step_time_s",
-    "refusal",
-)
+    "x", "y", "best", "kind", "framework", "tp", "pp", "dp", "cp", "ep", "zones",
+    "step_time_s_low", "step_time_s", "step_time_s_high", "tokens_per_s", "usd_per_hour", "run_usd", "fits",
+    "synchronous_step_time_s", "local_update_step_time_s", "refusal",
+)  # fmt: skip
 
 
 class Sweep(Value):
@@ -268,11 +250,11 @@ def sweep(
         flips = list(find_flip_lines(across, along, sorted_cells))
     else:
         is_whole = across.whole
-        flips = list(
-            find_flip_places(
-                across, sorted_cells, lambda at: cells.compute_one((int(at) if is_whole else at, None), cancelled)
-            )
-        )
+
+        def compute_at(value: float) -> SweepCell:
+            return cells.compute_one((int(value) if is_whole else value, None), cancelled)
+
+        flips = list(find_flip_places(across, sorted_cells, compute_at))
     return Sweep(
         name=scenario.name,
         x=across,
@@ -317,6 +299,3 @@ def _build_row(cell: SweepCell) -> dict[str, Any]:
         "run_usd": best.run_usd.expected if best.run_usd else "",
         "fits": best.fits,
     }
-
-
-__all__ = ["Sweep", "sweep"]

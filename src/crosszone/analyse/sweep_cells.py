@@ -577,9 +577,9 @@ def _run_on_ray(
     ours = not ray.is_initialized()
     options = {"num_cpus": count, "include_dashboard": False}  # not whatever cluster happens to run on this machine
     if ours:
-        how: dict[str, Any] = {"address": address} if address else {"address": "local", **options}
+        init_options: dict[str, Any] = {"address": address} if address else {"address": "local", **options}
         try:
-            ray.init(log_to_driver=False, logging_level="warning", **how)
+            ray.init(log_to_driver=False, logging_level="warning", **init_options)
         except (OSError, RuntimeError, ValueError) as error:
             why = str(error).partition("\n")[0]
             raise InputError(Notice(code="ray_unreachable", field="on", value=address, params={"why": why})) from error

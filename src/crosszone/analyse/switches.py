@@ -59,8 +59,8 @@ def find_best_bucket_mb(base: Predictor) -> float:
 
 def with_bucket(base: Predictor, bucket_mb: float) -> Predictor:
     """The same strategy in the same place with another bucket."""
-    talk = base.strategy.communication.replace(bucket_mb=bucket_mb)
-    case = replace(base.case, strategy=base.strategy.replace(communication=talk))
+    communication = base.strategy.communication.replace(bucket_mb=bucket_mb)
+    case = replace(base.case, strategy=base.strategy.replace(communication=communication))
     # links between zones are the same for every bucket: looked up once for 34 predictions
     placed = PlacedStrategy(
         case=case, placement=base.placed.placement, links=base.placed.links, shared_crossings=base.placed.crossings
@@ -118,7 +118,7 @@ class Listed(Value):
     """Frameworks that have it."""
 
 
-def list_switches(now: Predictor, language: str) -> tuple[Listed, ...]:
+def list_switches(predictor: Predictor, language: str) -> tuple[Listed, ...]:
     """All switches as they stand in a prediction."""
     return tuple(
         Listed(
@@ -127,8 +127,8 @@ def list_switches(now: Predictor, language: str) -> tuple[Listed, ...]:
             takes=switch.values or switch.takes,
             low=switch.low if switch.takes in ("count", "number") else None,
             high=switch.high if switch.takes in ("count", "number") else None,
-            now=get_switch_value(name, now),
-            option=find_option(name, now),
+            now=get_switch_value(name, predictor),
+            option=find_option(name, predictor),
             frameworks=tuple(switch.options),
         )
         for name, switch in load_switches().items()
@@ -192,8 +192,8 @@ def check_value(switch: Switch, value: Any) -> Any:
     if switch.takes == "one":
         return _find_choice(switch, value)
     if switch.takes == "flag":
-        words = {"on": True, "off": False, "true": True, "false": False}
-        flag = words.get(str(value).lower())
+        flags = {"on": True, "off": False, "true": True, "false": False}
+        flag = flags.get(str(value).lower())
         if flag is None:
             raise build_choice_error(switch.name, value, ["on", "off"])
         return flag
@@ -238,19 +238,19 @@ def list_frameworks_with(name: str, value: Any) -> list[str]:
     ]
 
 
-def get_switch_value(name: str, now: Predictor) -> Any:
+def get_switch_value(name: str, predictor: Predictor) -> Any:
     """How a switch stands."""
-    s = now.strategy
+    s = predictor.strategy
     c, local = s.communication, s.local_update
     standing: dict[str, Any] = {
-        "accumulation": now.micro_batches,
+        "accumulation": predictor.micro_batches,
         "compression": c.compression,
         "weight_compression": c.weight_compression,
         "prefetch": c.overlap_parameters,
         "overlap": c.overlap_gradients,
         "tensor_overlap": c.overlap_tensor,
         "primitive": "hierarchical" if c.reduce == "hierarchical" else "tree" if c.algorithm == "tree" else "ring",
-        "bucket": get_bucket_bytes(now.case, now.framework.name) / 1e6,
+        "bucket": get_bucket_bytes(predictor.case, predictor.framework.name) / 1e6,
         "overlap_coefficient": c.overlap,
         "sharding": s.shard_within,
         "local_steps": local.steps if local else 0,
@@ -272,19 +272,19 @@ class _Parameters(dict[str, Any]):
         self._now = now
 
     def __missing__(self, key: str) -> Any:
-        now = self._now
-        s, placed = now.strategy, now.placed
+        predictor = self._now
+        s, placed = predictor.strategy, predictor.placed
         zones = max(1, len(placed.replica_zones))
         threads, sockets = split_connections(s.communication.flows)
-        gradient_bytes = state_bytes(now.case.job, framework=now.framework.name).gradients
-        size = get_bucket_bytes(now.case, now.framework.name)
+        gradient_bytes = state_bytes(predictor.case.job, framework=predictor.framework.name).gradients
+        size = get_bucket_bytes(predictor.case, predictor.framework.name)
         replicas = s.dp or 1
         in_node = placed.shard_ranks if s.shard_within == "node" else 1
         parameters_by_name: dict[str, Any] = {
-            "micro_batches": now.micro_batches,
-            "skipped": now.micro_batches - 1,
+            "micro_batches": predictor.micro_batches,
+            "skipped": predictor.micro_batches - 1,
             "micro_batch": s.micro_batch,
-            "global_batch": now.case.job.global_batch,
+            "global_batch": predictor.case.job.global_batch,
             "rank": s.communication.compression_rank,
             "bucket_mib": f"{size / 2**20:.4g}",
             "whole_mib": math.ceil(size / 2**20),
@@ -297,7 +297,7 @@ class _Parameters(dict[str, Any]):
             "threads": threads,
             "sockets": sockets,
             "buffer_bytes": round((s.communication.socket_buffer_mb or 0.0) * 1e6),
-            "onebit": "OneBitLamb" if now.case.job.optimizer == "lamb" else "OneBitAdam",
+            "onebit": "OneBitLamb" if predictor.case.job.optimizer == "lamb" else "OneBitAdam",
         }
         return parameters_by_name[key]
 

@@ -88,20 +88,20 @@ def what_if(
     The framework is that of the scenario as it is, unless it is changed too; `base` and `before` may be given where
     they are known. An `InputError` says what cannot be.
     """
-    now = base or build_predictor(scenario)
-    fields = collect_changes(scenario, changes or {}, turn, now)
-    after = build_changed_predictor(scenario, fields, now)
-    first = before or build_prediction(now, language)
+    current = base or build_predictor(scenario)
+    fields = collect_changes(scenario, changes or {}, turn, current)
+    after = build_changed_predictor(scenario, fields, current)
+    first = before or build_prediction(current, language)
     second = build_prediction(after, language)
-    turned = tuple(_describe_turn(name, now, after, language) for name, _ in turn)
+    turns = tuple(_describe_turn(name, current, after, language) for name, _ in turn)
     notices = [
-        *_list_batch_notices(first, second, now, after),
-        *_list_missing_options(turned, after),
-        *_list_idle_notices(first, second, turned),
+        *_list_batch_notices(first, second, current, after),
+        *_list_missing_options(turns, after),
+        *_list_idle_notices(first, second, turns),
     ]
     return WhatIf(
         changes=fields,
-        switches=turned,
+        switches=turns,
         before=first,
         after=second,
         difference=compare_predictions(first, second),
@@ -113,14 +113,16 @@ def what_if(
 
 
 def collect_changes(
-    scenario: Scenario, changes: Mapping[str, Any], turn: Sequence[tuple[str, Any]], now: Predictor
+    scenario: Scenario, changes: Mapping[str, Any], turn: Sequence[tuple[str, Any]], current: Predictor
 ) -> dict[str, Any]:
     """Fields to set for some changes and switches together; an `InputError` names one that is set twice."""
     fields = dict(changes)
     for name, value in sorted(turn, key=lambda pair: pair[0] in PARTS_OF_LOCAL):
         # how zones average can be turned together with the switch that makes them average
-        begun = name in PARTS_OF_LOCAL and now.strategy.local_update is None and fields
-        new = build_switch_changes(name, value, build_changed_predictor(scenario, fields, now) if begun else now)
+        needs_local_update = name in PARTS_OF_LOCAL and current.strategy.local_update is None and fields
+        new = build_switch_changes(
+            name, value, build_changed_predictor(scenario, fields, current) if needs_local_update else current
+        )
         twice = sorted(set(new) & set(fields))
         if twice:
             raise InvalidError(Notice(code="change_twice", field=name, value=twice[0]))
@@ -128,15 +130,15 @@ def collect_changes(
     return fields
 
 
-def build_changed_predictor(scenario: Scenario, changes: Mapping[str, Any], now: Predictor) -> Predictor:
+def build_changed_predictor(scenario: Scenario, changes: Mapping[str, Any], current: Predictor) -> Predictor:
     """The scenario with fields changed, on the framework it has now unless that is changed."""
-    return build_predictor(build_changed_scenario(scenario, changes, now), profiles=now.profiles)
+    return build_predictor(build_changed_scenario(scenario, changes, current), profiles=current.profiles)
 
 
-def build_changed_scenario(scenario: Scenario, changes: Mapping[str, Any], now: Predictor) -> Scenario:
+def build_changed_scenario(scenario: Scenario, changes: Mapping[str, Any], current: Predictor) -> Scenario:
     """That scenario."""
     # else `any` might choose another framework for the change, and the gain would be that of the framework
-    framework_kept = {} if "job.framework" in changes else {"job.framework": now.framework.name}
+    framework_kept = {} if "job.framework" in changes else {"job.framework": current.framework.name}
     return change_scenario(scenario, {**framework_kept, **changes})
 
 
@@ -150,15 +152,10 @@ def sum_bytes_between_zones(prediction: Prediction) -> float:
     return sum(row.bytes_per_step for row in prediction.communication if " > " in row.link)
 
 
-def describe_refusal(error: InputError, language: str) -> dict[str, Any]:
-    """The first thing an error says."""
-    return error.notices[0].as_dict(language)
-
-
-def _describe_turn(name: str, now: Predictor, after: Predictor, language: str) -> Turned:
+def _describe_turn(name: str, current: Predictor, after: Predictor, language: str) -> Turned:
     return Turned(
         name=name,
-        before=get_switch_value(name, now),
+        before=get_switch_value(name, current),
         after=get_switch_value(name, after),
         option=find_option(name, after),
         convergence=describe_convergence(name, get_switch_value(name, after), language),
@@ -166,13 +163,19 @@ def _describe_turn(name: str, now: Predictor, after: Predictor, language: str) -
     )
 
 
-def _list_batch_notices(first: Prediction, second: Prediction, now: Predictor, after: Predictor) -> list[Notice]:
+def _list_batch_notices(first: Prediction, second: Prediction, current: Predictor, after: Predictor) -> list[Notice]:
     """That a step does not do the same work, so that steps cannot be compared."""
-    old, new = now.case.job, after.case.job
+    job_before, job_after = current.case.job, after.case.job
     notices = []
-    if old.tokens_per_step != new.tokens_per_step:
-        params = {"before": old.global_batch, "after": new.global_batch, "micro_batches": second.micro_batches}
-        code = "global_batch_changed" if old.global_batch != new.global_batch else "tokens_per_step_changed"
+    if job_before.tokens_per_step != job_after.tokens_per_step:
+        params = {
+            "before": job_before.global_batch,
+            "after": job_after.global_batch,
+            "micro_batches": second.micro_batches,
+        }
+        code = (
+            "global_batch_changed" if job_before.global_batch != job_after.global_batch else "tokens_per_step_changed"
+        )
         notices.append(Notice(code=code, level="warning", field="job.global_batch", params=params))
     if first.framework != second.framework:
         names: dict[str, Any] = {"before": first.framework, "after": second.framework}
@@ -180,19 +183,19 @@ def _list_batch_notices(first: Prediction, second: Prediction, now: Predictor, a
     return notices
 
 
-def _list_idle_notices(first: Prediction, second: Prediction, turned: Sequence[Turned]) -> list[Notice]:
+def _list_idle_notices(first: Prediction, second: Prediction, turns: Sequence[Turned]) -> list[Notice]:
     """That a switch was turned and nothing came of it."""
     same = first.step_time_s == second.step_time_s and first.communication == second.communication
-    moved = [turn for turn in turned if turn.before != turn.after]
+    moved = [turn for turn in turns if turn.before != turn.after]
     if not same or not moved:
         return []
     return [Notice(code="switch_idle", level="note", field=turn.name, value=turn.after) for turn in moved]
 
 
-def _list_missing_options(turned: Sequence[Turned], after: Predictor) -> list[Notice]:
+def _list_missing_options(turns: Sequence[Turned], after: Predictor) -> list[Notice]:
     """Switches for which the framework has nothing: a what-if, nothing to start."""
     notices = []
-    for turn in turned:
+    for turn in turns:
         if turn.option is None and turn.after is not None and (turn.name, turn.after) != ("local_steps", 0):
             alternatives = [
                 name for name in list_frameworks_with(turn.name, turn.after) if name != after.framework.name
@@ -221,18 +224,18 @@ class Available(Standing):
 
 
 def list_available_switches(
-    scenario: Scenario, now: Predictor, pinned: dict[str, Any], language: str
+    scenario: Scenario, current: Predictor, pinned: dict[str, Any], language: str
 ) -> tuple[Available, ...]:
     """All switches with what each could be turned to; `pinned`: the strategy as the user wrote it."""
     switches_available = []
-    for listed_switch in list_switches(now, language):
+    for listed_switch in list_switches(current, language):
         switch = load_switches()[listed_switch.name]
         refused: dict[str, dict[str, Any]] = {}
-        tried = [value for value in _list_values(switch) if value != get_switch_value(listed_switch.name, now)]
+        tried = [value for value in _list_values(switch) if value != get_switch_value(listed_switch.name, current)]
         for value in tried:
             try:
                 build_changed_predictor(
-                    scenario, build_switch_changes(listed_switch.name, _format_typed(switch, value), now), now
+                    scenario, build_switch_changes(listed_switch.name, _format_typed(switch, value), current), current
                 )
             except InputError as error:
                 refused[_format_word(value)] = error.notices[0].as_dict(language)
