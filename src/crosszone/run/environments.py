@@ -79,8 +79,8 @@ def probe_environment(environment: Environment, machine: Machine) -> Environment
 def find_gpu_name(printed: str) -> str | None:
     """Name in the catalogue of a GPU as its driver prints it; None: the catalogue has none."""
     without_vendor = printed
-    for word in _VENDOR_WORDS:
-        without_vendor = without_vendor.replace(word, "")
+    for vendor in _VENDOR_WORDS:
+        without_vendor = without_vendor.replace(vendor, "")
     catalogue = get_catalogue(None)
     for spelling in (printed, without_vendor):
         entry = catalogue.find("gpus", spelling)
@@ -276,7 +276,7 @@ def filter_environments(
     matches = [
         entry
         for entry in entries
-        if all(not words or _is_among(entry.value, field, words) for field, words in allowed.items())
+        if all(not wanted or _is_among(entry.value, field, wanted) for field, wanted in allowed.items())
     ]
     if sort is None:
         return matches[::-1] if descending else matches
@@ -301,6 +301,6 @@ def remove_environments(store: Store, ids: Sequence[str]) -> None:
             store.measured_links.remove(link.id)
 
 
-def _is_among(environment: Environment, field: str, words: Collection[str]) -> bool:
+def _is_among(environment: Environment, field: str, wanted: Collection[str]) -> bool:
     value = CPU if field == "gpu" and not environment.gpus else getattr(environment, field)
-    return value is not None and value.lower() in {word.lower() for word in words}
+    return value is not None and value.lower() in {name.lower() for name in wanted}

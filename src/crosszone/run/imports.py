@@ -107,11 +107,11 @@ def _list_host_names(text: str) -> list[str]:
     names: list[str] = []
     for line in text.splitlines():
         try:
-            words = shlex.split(_SSH_ASSIGNMENT.sub(r"\1 ", line), comments=True)
+            parts = shlex.split(_SSH_ASSIGNMENT.sub(r"\1 ", line), comments=True)
         except ValueError:
             continue  # a quote that does not end; ssh will say so
-        if words and words[0].lower() == "host":
-            names += [word for word in words[1:] if not set(word) & set("*?!") and not word.startswith("-")]
+        if parts and parts[0].lower() == "host":
+            names += [name for name in parts[1:] if not set(name) & set("*?!") and not name.startswith("-")]
     return list(dict.fromkeys(names))
 
 

@@ -112,7 +112,7 @@ class Ssh:
         # ssh joins its last arguments with blanks and hands them to a shell there, so nothing in it may need quoting.
         if not _PYTHON.fullmatch(self.python):
             raise MachineError(Notice(code="machine_python", value=self.python, params={"machine": self.name}))
-        pairs = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+        pairs = [part for key, value in options.items() for part in ("-o", f"{key}={value}")]
         login = ["-l", self.user] if self.user else []
         remote = f"{self.python} -c {shlex.quote(BOOT)}"
         return ["ssh", "-T", *pairs, "-p", str(self.port), *login, "--", self.address, remote]

@@ -190,10 +190,10 @@ def find_level(series: Sequence[float], *, material: float) -> SeriesLevel:
         before = float(np.median(values[start : start + change]))
         start += change
     newest = values[max(start, len(values) - WINDOW) :]
-    now = float(np.median(newest))
+    present = float(np.median(newest))
     return SeriesLevel(
-        now=now,
-        spread=SIGMA * float(np.median(np.abs(newest - now))),
+        now=present,
+        spread=SIGMA * float(np.median(np.abs(newest - present))),
         start=0 if before is None else start,
         before=before,
         count=len(newest),

@@ -247,19 +247,19 @@ def check_versions(subject: PreflightSubject, states: Mapping[str, MachineState]
     if len(versions_of) < 2:
         return
     first, *later = versions_of
-    for what in (*must_agree, "python", "driver", "image"):
-        values = {id: _normalize_version(what, versions.get(what)) for id, versions in versions_of.items()}
+    for component in (*must_agree, "python", "driver", "image"):
+        values = {id: _normalize_version(component, versions.get(component)) for id, versions in versions_of.items()}
         if set(values.values()) == {None}:
             continue
         other = next((id for id in later if values[id] != values[first]), None)
         notice = None
         if other is not None:
-            params = {"what": what, "machine": other, "version": values[other] or "-"}
+            params = {"what": component, "machine": other, "version": values[other] or "-"}
             params |= {"other": first, "second": values[first] or "-"}
             notice = Notice(
-                code="preflight_versions", params=params, level="error" if what in must_agree else "warning"
+                code="preflight_versions", params=params, level="error" if component in must_agree else "warning"
             )
-        measured = {"what": what, "versions": values}
+        measured = {"what": component, "versions": values}
         yield CheckOutcome(check="versions", environments=tuple(versions_of), measured=measured, notice=notice)
 
 
@@ -332,9 +332,9 @@ def _list_versions(installed: Mapping[str, Any], state: MachineState) -> dict[st
     return {**versions, "nccl": nccl, "driver": state["driver"]}
 
 
-def _normalize_version(what: str, version: str | None) -> str | None:
+def _normalize_version(component: str, version: str | None) -> str | None:
     """A version as far as it must agree: of Python, major and minor."""
-    return ".".join(version.split(".")[:2]) if what == "python" and version else version
+    return ".".join(version.split(".")[:2]) if component == "python" and version else version
 
 
 def _read_checkpoint_gib(subject: PreflightSubject) -> float:

@@ -145,7 +145,7 @@ class Network:
             self.close()
             reason = (errors.strip().splitlines() or ["it ended without a word"])[-1]
             raise MachineError(Notice(code="emulate_failed", params={"reason": reason}))
-        first, *pids = [int(word) for word in greeting.split()[1:]]
+        first, *pids = [int(number) for number in greeting.split()[1:]]
         self.control = EmulatedNode(
             zone="", address=CONTROL_ADDRESS, machine=NamespaceMachine(name="control", pid=first)
         )
