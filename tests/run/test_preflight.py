@@ -14,10 +14,10 @@ from crosszone.errors import MachineError, Notice
 from crosszone.inputs.dataset import Dataset, DatasetVersion, TrainingModel
 from crosszone.inputs.environment import Environment, MeasuredLink
 from crosszone.run import preflight
-from crosszone.run.checks import NeededFile, StepAbandoned, StepContext
+from crosszone.run.engine import StepAbandoned, StepContext
 from crosszone.run.environments import measure_link
 from crosszone.run.machine import Local
-from crosszone.run.preflight import run_preflight
+from crosszone.run.preflight import NeededFile, run_preflight
 from crosszone.run.remote.supervisor import find_processes
 from crosszone.run.request import RegisteredEntries, TaskRequest, check_request
 from crosszone.run.work import Trial, build_work

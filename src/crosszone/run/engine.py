@@ -6,7 +6,7 @@
 
 A change is stored before it is acted on, and every act may be done again: starting a token twice starts it once. So a
 task that is found in a state is simply taken up there. While a step takes long its driver stays the only one, and a
-task that is told to stop leaves the step behind.
+task that is told to stop leaves the step behind: it may hang on a machine, and from then on changes nothing.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from crosszone.errors import CrossZoneError, InputError, MachineError, Notice, StoreError
-from crosszone.run.checks import StepAbandoned, StepContext
 from crosszone.run.metrics import RunProgress
 from crosszone.run.runners.runner import NodeStatus, Runner
 from crosszone.run.work import TaskWork
 from crosszone.store import Store
-from crosszone.store.tasks import LIVE, Task, encode_notice
+from crosszone.store.tasks import LIVE, State, Task, encode_notice
 
 LEASE_S = 15.0  # How long a driver that says nothing keeps a task
 RENEW_S = LEASE_S / 5  # How often a driver whose step takes long says that it still drives
@@ -32,6 +32,50 @@ PAUSE_S = 0.5
 UNREACHABLE_S = 60.0  # How long a machine may be out of reach before its task counts as interrupted
 LEAVE_S = 3.0  # How long a driver that is to end waits for the step it is in
 MAX_DRIVEN_TASKS = 64
+
+
+class StepAbandoned(Exception):
+    """The step was abandoned: whatever it was about, nobody waits for it."""
+
+
+class StepContext:
+    """One step of a task."""
+
+    def __init__(self, store: Store, task: Task) -> None:
+        self.task, self._store = task, store
+        self.refined_work: TaskWork | None = None
+        """What the task does, with what its checks have found out; None: as it was."""
+        self._abandoned = threading.Event()
+
+    def abandon(self) -> None:
+        """Nobody waits for it any more."""
+        self._abandoned.set()
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Nobody waits for it any more."""
+        return self._abandoned.is_set()
+
+    def require_active(self) -> None:
+        """Return while it is waited for; `StepAbandoned` when not."""
+        if self.is_abandoned:
+            raise StepAbandoned
+
+    def move(self, after: State, *, kind: str = "state", **fields: Any) -> Task | None:
+        """Change the task's state, unless it is no longer where it was at the beginning."""
+        self.require_active()
+        return self._store.tasks.move(self.task.id, self.task.state, after, kind=kind, **fields)
+
+    def update_fields(self, **fields: Any) -> Task:
+        """Change other columns of the task."""
+        self.require_active()
+        return self._store.tasks.update_fields(self.task.id, **fields)
+
+    def add_event(self, kind: str, **about: Any) -> None:
+        """Add an event."""
+        self.require_active()
+        self._store.tasks.add_event(self.task.id, kind, **about)
+
 
 MakeWork = Callable[[Task], TaskWork]
 RunPreflight = Callable[[Task, TaskWork, StepContext], list[Notice]]

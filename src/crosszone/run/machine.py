@@ -38,7 +38,7 @@ SSH_FAILED = 255  # Exit status of ssh itself; any other is the remote command's
 # Functions that neither fork nor reap children, so that on this machine they are simply called: the supervisor's
 # waitpid(-1) would otherwise take the exit statuses of our own children.
 _IN_PROCESS = (
-    *("supervisor.poll", "files.read_bytes", "link.find_free_port", "link.check_reachable", "files.describe_path"),
+    *("supervisor.poll", "files.read_bytes", "link.find_free_port", "files.describe_path"),
     *("survey.read_clock", "link.choose_port", "link.listen_for_probes", "link.probe_port"),
 )
 _PYTHON = re.compile(r"[A-Za-z0-9_./~+-]+")

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from crosszone.cost.tiers import figure
@@ -27,11 +28,108 @@ from crosszone.inputs.environment import Environment, MeasuredLink, build_pair_i
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.links import build_zone_links
 from crosszone.inputs.value import parse
-from crosszone.run.checks import CheckOutcome, GuardedMachine, NeededFile, PreflightSubject, StepContext, ask_each
+from crosszone.run.engine import StepContext
 from crosszone.run.environments import LinkEnd, find_gpu_name, measure_link
-from crosszone.run.machine import Machine
+from crosszone.run.machine import WAIT_S, Answer, Machine, call_each
 from crosszone.run.trial import run_trial
 from crosszone.run.work import TaskWork, Trial
+from crosszone.store.tasks import encode_notice
+
+# What ends and deletes: it is done also when nobody waits any more.
+_CLEANUP_CALLS = ("supervisor.stop", "files.delete_folder")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOutcome:
+    """What one check found."""
+
+    check: str
+    """reach, clock, disk, software, versions, gpus, data, port, link, step."""
+    environments: tuple[str, ...]
+    """Where, by id."""
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    """What was seen."""
+    notice: Notice | None = None
+    """What is wrong; None: nothing is."""
+
+    @property
+    def level(self) -> str:
+        """`ok`, `note`, `warning` or `error`."""
+        return "ok" if self.notice is None else self.notice.level
+
+    def to_plain(self) -> dict[str, Any]:
+        """As an event of the task holds it."""
+        return {
+            "check": self.check,
+            "environments": list(self.environments),
+            "level": self.level,
+            "measured": dict(self.measured),
+            "notice": None if self.notice is None else encode_notice(self.notice),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeededFile:
+    """A file or folder that must be on every machine."""
+
+    field: str
+    """What names it: data, tokenizer, weights."""
+    path: str
+    bytes: int | None = None
+    """Size as recorded; None: not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreflightSubject:
+    """What a preflight is about."""
+
+    work: TaskWork
+    environments: Mapping[str, Environment]
+    """Of its nodes, by id, in their order."""
+    machines: Mapping[str, Machine]
+    """Those that can be asked."""
+    links: tuple[MeasuredLink, ...]
+    """As they were measured last."""
+    files: tuple[NeededFile, ...] = ()
+    fixed_port: int | None = None
+    """Port that the request names."""
+
+    @property
+    def master(self) -> str:
+        """Environment of the first node."""
+        return self.work.nodes[0].environment
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardedMachine:
+    """A machine that is asked only as long as somebody waits for the answer."""
+
+    machine: Machine
+    context: StepContext
+
+    @property
+    def name(self) -> str:
+        """As `Machine.name`."""
+        return self.machine.name
+
+    def call(self, function: str, *, payload: bytes = b"", wait_s: float = WAIT_S, **arguments: Any) -> Any:
+        """As `Machine.call`."""
+        if function not in _CLEANUP_CALLS:
+            self.context.require_active()
+        return self.machine.call(function, payload=payload, wait_s=wait_s, **arguments)
+
+
+def ask_each(ask: Callable[[str], Answer], ids: Iterable[str]) -> dict[str, Answer | MachineError]:
+    """The same asked of many environments at once: each one's answer, or why there is none."""
+    distinct = list(dict.fromkeys(ids))
+
+    def answer_or_error(id: str) -> Answer | MachineError:
+        try:
+            return ask(id)
+        except MachineError as error:
+            return error
+
+    return dict(zip(distinct, call_each(answer_or_error, distinct), strict=True))
 
 
 def run_preflight(
@@ -78,16 +176,17 @@ def _run_checks(subject: PreflightSubject, context: StepContext, trial: bool) ->
     if len(states) < len(subject.machines):
         return
     has_error = False
-    yield from check_clocks(subject)
-    yield from check_disks(subject, states)
-    for outcome in check_software(subject, states):
-        has_error = has_error or outcome.level == "error"
+    for outcome in chain(
+        check_clocks(subject),
+        check_disks(subject, states),
+        check_software(subject, states),
+        check_versions(subject, states),
+        check_gpus(subject, states),
+        check_data(subject),
+    ):
+        # a step can be tried where only a clock, a disk, versions or data are wrong
+        has_error = has_error or (outcome.check in ("software", "gpus") and outcome.level == "error")
         yield outcome
-    yield from check_versions(subject, states)
-    for outcome in check_gpus(subject, states):
-        has_error = has_error or outcome.level == "error"
-        yield outcome
-    yield from check_data(subject)
     try:
         port = choose_port(subject, subject.work.port)
     except MachineError as error:
@@ -491,12 +590,8 @@ def _list_pairs(subject: PreflightSubject) -> Iterator[AssumedLink]:
         for other in ids[1:]:
             before = measured_links.get(build_pair_id(ids[0], other))
             if before is not None:
-                yield _assume_as_measured(ids[0], other, before)
-
-
-def _assume_as_measured(first: str, second: str, link: MeasuredLink) -> AssumedLink:
-    forward, backward = (link.gbps, link.gbps_back) if link.first == first else (link.gbps_back, link.gbps)
-    return AssumedLink(first=first, second=second, rtt_ms=link.rtt_ms, gbps=forward, gbps_back=backward)
+                rates = (before.gbps, before.gbps_back) if before.first == ids[0] else (before.gbps_back, before.gbps)
+                yield AssumedLink(first=ids[0], second=other, rtt_ms=before.rtt_ms, gbps=rates[0], gbps_back=rates[1])
 
 
 def _make_address_outcome(check: str, id: str) -> CheckOutcome:

@@ -27,15 +27,14 @@ from crosszone.errors import InvalidError, MachineError, Notice
 from crosszone.inputs.dataset import Dataset
 from crosszone.inputs.environment import Environment, MeasuredLink, build_pair_id
 from crosszone.inputs.value import parse
-from crosszone.run.checks import NeededFile, PreflightSubject, StepContext
-from crosszone.run.engine import Engine, find_unreachable, make_away_notice
+from crosszone.run.engine import Engine, StepContext, find_unreachable, make_away_notice
 from crosszone.run.environments import LinkEnd, build_cluster, make_machine, measure_link, probe_environment
 from crosszone.run.history import save_history
 from crosszone.run.logs import LogFile, LogPart, list_log_files, read_log_part
 from crosszone.run.machine import Machine
 from crosszone.run.metrics import read_rows
 from crosszone.run.monitor import RunComparison, compare_run
-from crosszone.run.preflight import check_dataset, choose_port, run_preflight
+from crosszone.run.preflight import NeededFile, PreflightSubject, check_dataset, choose_port, run_preflight
 from crosszone.run.request import (
     CheckedRequest,
     RegisteredEntries,

@@ -41,18 +41,6 @@ def find_free_port(address: str, port: int = 0) -> dict[str, Any]:
         return {"port": probe.getsockname()[1]}
 
 
-def check_reachable(address: str, port: int, wait_s: float = 5) -> dict[str, Any]:
-    """Whether a machine answers at a port, even if only by saying that nothing listens there; s it took."""
-    begin = time.monotonic()
-    try:
-        socket.create_connection((address, port), timeout=wait_s).close()
-    except ConnectionRefusedError:
-        pass
-    except OSError as error:
-        return {"reached": False, "reason": error.strerror or str(error), "seconds": time.monotonic() - begin}
-    return {"reached": True, "reason": None, "seconds": time.monotonic() - begin}
-
-
 def receive_link_test(address: str, port: int, secret: str, streams: int, wait_s: float = 30) -> dict[str, Any]:
     """Answer one `send_link_test`; bytes received and the rate of the second half, bit/s."""
     arrivals: list[tuple[float, int]] = []
