@@ -78,7 +78,7 @@ def answer(
     """
     read = loaded.scenario
     watched: dict[str, Any] = {"progress": progress, "cancelled": cancelled}
-    planned = loaded if read.strategy is not None else _fill_best_plan(loaded, watched)
+    planned = loaded if read.strategy is not None else fill_best_plan(loaded, watched)
     predicted_answer = base or predicted(planned, language)
     predictor = predicted_answer.predictor
     work: dict[Part, Callable[[], Any]] = {
@@ -104,10 +104,10 @@ def answer(
     return Analysed(predicted_answer, Analysis(prediction=predicted_answer.prediction, **parts_asked))
 
 
-def _fill_best_plan(loaded: Loaded, watched: dict[str, Any]) -> Loaded:
-    """The scenario with its best plan filled in."""
+def fill_best_plan(loaded: Loaded, plan_options: dict[str, Any]) -> Loaded:
+    """The scenario with its best plan filled in; errors have their lines."""
     try:
-        best = select_best(plan(loaded.scenario, top=1, **watched))
+        best = select_best(plan(loaded.scenario, top=1, **plan_options))
     except InputError as error:
         raise type(error)(*map(loaded.document.place_notice, error.notices)) from None
     return loaded._replace(scenario=apply_plan(loaded.scenario, best))

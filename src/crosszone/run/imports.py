@@ -38,7 +38,7 @@ KUBECTL_COMMAND = ("kubectl", "get", "nodes", "--output=json")
 ZONE_LABEL, REGION_LABEL = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
 # Label and resource of NVIDIA's GPU feature discovery and device plugin.
 GPU_PRODUCT_LABEL, GPU_RESOURCE = "nvidia.com/gpu.product", "nvidia.com/gpu"
-_UNITS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_UNITS = {"m": 1e-3, "": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _GRES_GPUS = re.compile(r"(?:^|,)gpu(?::([^:,(]+))?:(\d+)")
 _UP_STATES = ("idle", "allocated", "mixed", "completing", "reserved")
 _SSH_ASSIGNMENT = re.compile(r"^\s*(\w+)\s*=\s*")  # `Host = name` is as good as `Host name`
@@ -220,7 +220,7 @@ def _parse_kubernetes_node(node: dict[str, Any]) -> Environment:
         product = labels[GPU_PRODUCT_LABEL]
         fields["gpu"] = find_gpu_name(product.replace("-", " ")) or find_gpu_name(product)
     if "cpu" in capacity:
-        fields["cpus"] = max(1, int(_parse_cores(capacity["cpu"])))
+        fields["cpus"] = max(1, int(_parse_quantity(capacity["cpu"])))
     if "memory" in capacity:
         fields["memory_gb"] = round(_parse_quantity(capacity["memory"]) / 1e9, 3)
     return Environment(
@@ -232,10 +232,6 @@ def _parse_kubernetes_node(node: dict[str, Any]) -> Environment:
         gpus=int(capacity.get(GPU_RESOURCE, 0)),
         **{key: value for key, value in fields.items() if value is not None},
     )
-
-
-def _parse_cores(text: str) -> float:
-    return float(text[:-1]) / 1000 if text.endswith("m") else float(text)
 
 
 def _parse_quantity(text: str) -> float:

@@ -129,8 +129,8 @@ def compute_typical(rows: Sequence[Row]) -> dict[str, float]:
     ordered = sorted(rows, key=lambda row: row["step_s"])
     edge = len(ordered) // 4
     middle = ordered[edge : len(ordered) - edge]
-    parts = {name: fmean(row["parts"][f"{name}_s"] for row in middle) for name in NAMES}
-    return {"step": fmean(row["step_s"] for row in middle), **parts}
+    average = _average_rows(middle)
+    return {"step": average["step_s"], **{name: average["parts"][f"{name}_s"] for name in NAMES}}
 
 
 def _average_rows(rows: Sequence[Row]) -> Row:

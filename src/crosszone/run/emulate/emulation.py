@@ -27,10 +27,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from crosszone.analyse.answer import fill_best_plan
 from crosszone.cost.tiers import figure
 from crosszone.deploy.deploy import build_bundle
 from crosszone.deploy.settings import LaunchSettings, TrainingSettings
-from crosszone.errors import InputError, InvalidError, MachineError, Notice
+from crosszone.errors import InvalidError, MachineError, Notice
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.document import dump_yaml
 from crosszone.inputs.environment import Environment
@@ -39,8 +40,6 @@ from crosszone.inputs.links import build_zone_links
 from crosszone.inputs.scenario import Loaded, Scenario, parse_scenario
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.value import Value
-from crosszone.plan.plan import apply_plan
-from crosszone.plan.planner import plan, select_best
 from crosszone.predict.answer import build_predictor_from
 from crosszone.run.emulate.network import INTERFACE, EmulatedNode, Network, find_problem
 from crosszone.run.engine import find_error_line
@@ -281,10 +280,9 @@ def _measure_links(
             if len(steady) > 1 and steady[-1][0] > steady[0][0]:
                 (first, before), (last, after) = steady[0], steady[-1]
                 bytes_per_step = (after[pair].bytes - before[pair].bytes) / (last - first)
+            direction = " > ".join(pair)  # as a prediction names it
             payload_per_step = sum(
-                row["bytes_per_step"]
-                for row in work.prediction["communication"]
-                if row["link"] == _format_direction(*pair)
+                row["bytes_per_step"] for row in work.prediction["communication"] if row["link"] == direction
             )
             links.append(
                 EmulatedLink(
@@ -299,11 +297,6 @@ def _measure_links(
                 )
             )
     return tuple(links)
-
-
-def _format_direction(sender: str, receiver: str) -> str:
-    """A direction as a prediction names it."""
-    return f"{sender} > {receiver}"
 
 
 def _warn_of_delays(links: Sequence[EmulatedLink]) -> list[Notice]:
@@ -389,7 +382,9 @@ def scale_scenario(
 ) -> ScaledScenario:
     """The scenario on these nodes of small zones, and, when `tiny`, with a model that takes no time."""
     asked_framework = _check_framework(framework)
-    planned = _plan_if_open(loaded, asked_framework, plan_options)
+    # where replicas are all that is wanted, no plan is looked for
+    is_open = loaded.scenario.strategy is None and asked_framework != "ddp"
+    planned = fill_best_plan(loaded, plan_options) if is_open else loaded
     scenario, job = planned.scenario, planned.scenario.job
     run_framework, pipelined, notices = _choose_framework(planned, asked_framework)
     strategy, batch = _scale_strategy(scenario, run_framework, len(nodes), pipelined=pipelined, tiny=tiny, steps=steps)
@@ -424,17 +419,6 @@ def _check_framework(framework: str | None) -> str | None:
         params = {"allowed": list(FRAMEWORKS), "nearest": FRAMEWORKS[0]}
         raise InvalidError(Notice(code="emulate_framework", field="--framework", value=framework, params=params))
     return name
-
-
-def _plan_if_open(loaded: Loaded, framework: str | None, plan_options: dict[str, Any]) -> Loaded:
-    """The scenario with its strategy, or its best plan; where replicas are all that is wanted, none is looked for."""
-    if loaded.scenario.strategy is not None or framework == "ddp":
-        return loaded
-    try:
-        best = select_best(plan(loaded.scenario, top=1, **plan_options))
-    except InputError as error:
-        raise type(error)(*map(loaded.document.place_notice, error.notices)) from None
-    return loaded._replace(scenario=apply_plan(loaded.scenario, best))
 
 
 def _choose_framework(planned: Loaded, asked_framework: str | None) -> tuple[str, bool, list[Notice]]:

@@ -22,7 +22,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +135,11 @@ def start(
         write_state(root, token=token, state="starting", started=time.time())
         read_end, write_end = os.pipe()
         if os.fork() == 0:
-            detach_and_supervise(root, token, command, environment or {}, log_mib, grace_s, unseen_s, write_end)
+            detach(
+                root,
+                write_end,
+                lambda: supervise(root, token, command, environment or {}, log_mib, grace_s, unseen_s, write_end),
+            )
         os.close(write_end)  # our copy: with it open, the read below would never end
         os.wait()  # for the first fork, which ends at once
         with os.fdopen(read_end, "rb") as pipe:
@@ -143,17 +147,11 @@ def start(
     return poll(root)
 
 
-def detach_and_supervise(
-    root: Path,
-    token: str,
-    command: Sequence[str],
-    environment: dict[str, str],
-    log_mib: float,
-    grace_s: float,
-    unseen_s: float | None,
-    ready: int,
-) -> None:
-    """Become a supervisor that belongs to nobody. Never returns."""
+def detach(root: Path, ready: int, work: Callable[[], int]) -> None:
+    """Become a process that belongs to nobody, hold the supervisor's lock and do the work. Never returns.
+
+    `ready`: the only file that stays open.
+    """
     status = 1
     try:
         # setsid and a second fork: no terminal, and no session leader that could get one.
@@ -171,7 +169,7 @@ def detach_and_supervise(
                 with contextlib.suppress(OSError):
                     os.close(int(descriptor))
         with lock_file(root / LOCK_FILE):
-            status = supervise(root, token, command, environment, log_mib, grace_s, unseen_s, ready)
+            status = work()
     finally:
         os._exit(status)
 
@@ -291,9 +289,9 @@ def stop(folder: str, token: str, grace_s: float = GRACE_S) -> dict[str, Any]:
     while is_supervised(root) and time.monotonic() < until:
         time.sleep(TICK_S / 2)
     if poll(root)["state"] != "ended":
-        send_signal(
-            [pid for pid in [read_state(root).get("supervisor")] if pid and is_supervised(root)], signal.SIGKILL
-        )
+        supervisor = read_state(root).get("supervisor")
+        if supervisor and is_supervised(root):
+            send_signal([supervisor], signal.SIGKILL)
         survivors = terminate_all(token, root, grace_s=0)
         write_state(root, **{**read_state(root), "state": "ended", "code": None, "stopped": True, "killed": survivors})
     return poll(root)
