@@ -96,7 +96,7 @@ def test_the_first_thing_wrong_is_told_first():
 def test_one_environment_needs_neither_master_nor_framework():
     where = {"nodeIds": ["env-003"]}
     checked = check_request(parse(TaskRequest, EXAMPLE | {"distributedConfig": where}), KNOWN)
-    assert (checked.master, checked.framework, checked.together.distributed) == ("env-003", None, False)
+    assert (checked.master, checked.framework, checked.selection.distributed) == ("env-003", None, False)
 
 
 def test_the_master_comes_first():
@@ -160,7 +160,7 @@ def test_nodes_are_asked_for_by_zone_and_gpu_kind():
     checked = check_request(parse(TaskRequest, NEW), SOURCES)
     assert list(checked.environments) == ["slurm-a.0", "slurm-a.1", "slurm-b.0"]
     assert [environment.partition for environment in checked.environments.values()] == ["pa", "pa", "pb"]
-    assert (checked.ranks, checked.together.zones, checked.master) == (12, ("a", "b"), "slurm-a.0")
+    assert (checked.ranks, checked.selection.zones, checked.master) == (12, ("a", "b"), "slurm-a.0")
     assert all(environment.address is None for environment in checked.environments.values())
     assert describe_created(checked, "t", "initializing", "m")["data"]["distributedInfo"]["totalGpus"] == 12
 

@@ -314,5 +314,5 @@ def list_trades(scenario: Scenario, front: Sequence[Point], *, language: str = "
 
 
 def format_usd(usd: float) -> str:
-    """An amount as a sentence says it."""
+    """The amount with a comma for thousands; cents are shown below 100."""
     return f"{usd:,.0f}" if abs(usd) >= 100 else f"{usd:,.2f}"

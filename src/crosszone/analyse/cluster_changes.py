@@ -25,7 +25,7 @@ MORE_GBPS = 10.0  # Rate that is added to links, Gbit/s
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A variant before it is planned; `make` may refuse."""
+    """A change of the cluster that is not applied yet; `make` raises an `InputError` where it is impossible."""
 
     kind: ChangeKind
     target: str
@@ -36,7 +36,7 @@ class Change:
 
 
 def list_changes(scenario: Scenario) -> Iterator[Change]:
-    """Every change that is tried."""
+    """All changes of the cluster that are tried."""
     cluster, links = scenario.cluster, build_zone_links(scenario.cluster)
     yield from _add_nodes(cluster)
     yield from _add_zones(cluster, list(links.values()))
@@ -159,7 +159,7 @@ def _replace_gpu(cluster: Cluster, where: Sequence[tuple[int, int]], gpu: Gpu) -
 
 
 def _copy_zone(cluster: Cluster, zone: Zone, model_link: ZoneLink | None) -> Cluster:
-    """The cluster with a copy of a zone; its links to all others have the figures of one there is."""
+    """The cluster with a copy of a zone, linked to all other zones like `model_link`."""
     zone_names = {zone_taken.name for zone_taken in cluster.zones}
     name = next(name for n in range(2, len(zone_names) + 3) if (name := f"{zone.name}-{n}") not in zone_names)
     copy = zone.replace(name=name, nodes=tuple(group.replace(hosts=()) for group in zone.nodes))
@@ -195,7 +195,7 @@ def _raise_bandwidth(cluster: Cluster, wider: Sequence[ZoneLink]) -> Cluster:
 
 
 def drop_planned_fields(scenario: Scenario) -> Scenario:
-    """The scenario without a placement, which would not fit another cluster, and without what a plan settles itself."""
+    """The scenario without its placement, which fits this cluster only, and without pins that planning settles."""
     s = scenario.strategy
     bare = scenario if scenario.placement is None else scenario.replace(placement=None)
     return (
@@ -206,7 +206,7 @@ def drop_planned_fields(scenario: Scenario) -> Scenario:
 
 
 def drop_count_pins(scenario: Scenario) -> Scenario | None:
-    """The scenario without the pins that fix the number of GPUs; None: there are none."""
+    """The scenario without the pins that fix the number of GPUs; None: it has no such pins."""
     if scenario.strategy is None or not list_pinned_fields(scenario) & set(COUNT_PINS):
         return None
     return drop_planned_fields(scenario).replace(

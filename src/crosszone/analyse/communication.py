@@ -122,7 +122,7 @@ def merge_placement(cluster: Cluster, placement: Placement) -> Placement:
 
 
 def _estimate_in_one_zone(p: Predictor) -> float | None:
-    """Tokens/s of the strategy where no link leaves the zone, without averaging: there is nobody to average with."""
+    """Tokens/s of the same strategy with all GPUs in one zone, without local updates; None: they are in one zone."""
     if not p.placed.crosses:
         return None
     cluster, placement = merge_zones(p.placed.cluster), merge_placement(p.placed.cluster, p.placed.placement)
@@ -310,7 +310,7 @@ def build_communication_report(p: Predictor, prediction: Prediction | None = Non
 
 
 def classify_boundness(compute_s: float, exposed_s: float) -> Boundness:
-    """What holds the job up: communication where it takes longer than compute. [A5]"""
+    """Whether communication or compute limits the step, by the ratio of the two. [A5]"""
     low, high = BALANCED
     if compute_s < low * exposed_s:
         return "communication-bound"
@@ -318,7 +318,7 @@ def classify_boundness(compute_s: float, exposed_s: float) -> Boundness:
 
 
 def _build_line(row: Traffic, worked: str) -> TrafficLine:
-    """A line whose share is still to be filled in: all bytes are known when all lines are."""
+    """One line; its share of all bytes is filled in when all lines are known."""
     return TrafficLine(**row.model_dump(), tier=get_tier(row.link), share=0.0, formula=TRAFFIC[row.kind], worked=worked)
 
 

@@ -33,7 +33,7 @@ def change_scenario(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
 
 
 def read_changed(scenario: Scenario, changes: Mapping[str, Any]) -> Loaded:
-    """The same with what was decided on the way."""
+    """Like `change_scenario`, with the notices that reading the scenario gave."""
     return read_scenario(Document(change_fields(scenario.to_fields(), changes)))
 
 
@@ -70,24 +70,24 @@ def read_changes(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def split_path(path: str) -> list[Step]:
-    """A path cut into its steps."""
+    """The steps of a path."""
     if not _PATH.fullmatch(path):
         raise InvalidError(Notice(code="path_malformed", field="--set", value=path))
     return [(match["entry"] or match["key"], match["entry"] is not None) for match in _STEP.finditer(path)]
 
 
 class _Place:
-    """Where in the scenario a path has come to."""
+    """A position in the scenario, on the way along a path."""
 
     def __init__(self, path: str, root: Mapping[str, Any], at: tuple[str, ...] = ()):
-        self.path, self.whole, self.at = path, root, at
+        self.path, self.root, self.at = path, root, at
 
     def descend(self, step: str) -> _Place:
-        return _Place(self.path, self.whole, (*self.at, step))
+        return _Place(self.path, self.root, (*self.at, step))
 
     @property
     def key(self) -> str:
-        """The last key on the way."""
+        """The last key."""
         return self.at[-1] if self.at else ""
 
     def make_error(self, code: str, value: Any, **params: Any) -> InvalidError:
@@ -95,7 +95,7 @@ class _Place:
 
 
 def _set(value: Any, steps: list[Step], new: Any, place: _Place) -> Any:
-    """The value with what lies at the end of the steps set."""
+    """A copy of the value in which the steps lead to `new`."""
     if not steps:
         return new
     (step, is_entry), remaining = steps[0], steps[1:]
@@ -117,7 +117,7 @@ def _set_entry(value: Any, entry: str, remaining: list[Step], new: Any, place: _
     items = list(value or [])
 
     def change(item: Any, steps: list[Step] = remaining) -> Any:
-        return _set(item, steps, new, _Place(place.path, place.whole, (*place.at[:-1], entry)))
+        return _set(item, steps, new, _Place(place.path, place.root, (*place.at[:-1], entry)))
 
     if place.at == ("cluster", "links") and not entry.isdigit():
         return _set_links(items, entry, remaining, change, place)
@@ -139,7 +139,7 @@ def _set_links(
     items: list[Any], entry: str, remaining: list[Step], change: Callable[..., Any], place: _Place
 ) -> list[Any]:
     """The links with that between two zones changed, or all of them; one that is not listed is added."""
-    zones = place.whole["cluster"].get("zones")
+    zones = place.root["cluster"].get("zones")
     zone_names = (
         [zone.get("name") for zone in zones if isinstance(zone, Mapping)] if isinstance(zones, list | tuple) else []
     )
@@ -164,12 +164,12 @@ def _set_links(
 
 
 def _list_ends(link: Any) -> set[str]:
-    """The zones a link joins; nothing where it does not say so as it should."""
+    """The zones that a link joins; empty where its `between` is malformed."""
     between = link.get("between") if isinstance(link, Mapping) else None
     return {name for name in between if isinstance(name, str)} if isinstance(between, list | tuple) else set()
 
 
 def _reverse_steps(remaining: list[Step], link: Mapping[str, Any]) -> list[Step]:
-    """The steps on a link that is named from its other end: there, where it has a figure of its own for that way."""
+    """The steps on a link that is named from its other end: `KEY_back` in place of `KEY` where the link has it."""
     back = f"{remaining[0][0]}_back" if remaining else ""
     return [(back, False), *remaining[1:]] if link.get(back) is not None else remaining

@@ -85,7 +85,7 @@ def _round_timeout_minutes(longest_s: float) -> int:
 
 
 def _list_zone_rows(prediction: Prediction) -> list[Traffic]:
-    """What crosses zones."""
+    """Rows of the traffic between zones."""
     return [row for row in prediction.communication if " > " in row.link]
 
 
@@ -97,7 +97,7 @@ def _compute_bdp_bytes(link: ZoneLink) -> float:
 def _estimate_restart_s(
     p: Predictor, rows: Sequence[Traffic], used: Mapping[frozenset[str], ZoneLink], step_s: float
 ) -> float:
-    """What cold windows cost a step: the first burst after the silence, on the link where that is most."""
+    """Seconds that a step loses to TCP slow start after idle time, on the link where that is most."""
     senders: dict[str, int] = defaultdict(int)
     for group in list_crossing_groups(p.placed):
         senders[group.link] += group.groups
@@ -114,7 +114,7 @@ def _estimate_restart_s(
 
 
 def _find_longest_s(p: Predictor, rows: Sequence[Traffic]) -> float:
-    """The longest that one exchange between zones may take."""
+    """Seconds of the longest single exchange between zones."""
     local = p.strategy.local_update
     # such rows are means over all steps: one averaging lasts as long as theirs up to the next
     period = local.steps / local.fragments if local is not None else 1.0

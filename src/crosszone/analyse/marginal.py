@@ -251,13 +251,13 @@ def _build_variant(
         step_pct=100.0 * (gain.new.step_s / gain.old.step_s - 1.0),
         tokens_pct=100.0 * gain.share,
         tokens_pct_as_pinned=None if gain.as_pinned is None else 100.0 * gain.as_pinned,
-        chance_faster=None if gain.same else estimate_win_probability(after.prediction, before.prediction),
-        usd_per_hour_more=gain.more,
-        usd_per_day_more=None if gain.more is None else 24.0 * gain.more,
-        usd_per_million_tokens_pct=None if gain.dearer is None else 100.0 * gain.dearer,
+        chance_faster=None if gain.is_same_speed else estimate_win_probability(after.prediction, before.prediction),
+        usd_per_hour_more=gain.added_usd,
+        usd_per_day_more=None if gain.added_usd is None else 24.0 * gain.added_usd,
+        usd_per_million_tokens_pct=None if gain.token_price_change is None else 100.0 * gain.token_price_change,
         days_saved=None if gain.old.days is None or gain.new.days is None else gain.old.days - gain.new.days,
-        tokens_per_s_per_usd_hour=gain.returns,
-        worth_usd_per_hour=gain.worth,
+        tokens_per_s_per_usd_hour=gain.tokens_per_usd,
+        worth_usd_per_hour=gain.affordable_usd,
         verdict=gain.verdict,
         advice=gain.advice.as_dict(language),
     )
@@ -278,7 +278,7 @@ class _Gain:
         return self.new.tokens_per_s / self.old.tokens_per_s - 1.0
 
     @property
-    def same(self) -> bool:
+    def is_same_speed(self) -> bool:
         """The step is as long as before."""
         return abs(self.share) < SAME
 
@@ -288,61 +288,61 @@ class _Gain:
         return None if self.pinned is None else self.new.tokens_per_s / self.pinned.tokens_per_s - 1.0
 
     @property
-    def more(self) -> float | None:
+    def added_usd(self) -> float | None:
         """$ an hour added."""
         if self.old.usd_per_hour is None or self.new.usd_per_hour is None:
             return None
         return self.new.usd_per_hour - self.old.usd_per_hour
 
     @property
-    def as_dear(self) -> bool:
-        """The cluster costs what it did."""
-        return abs(self.more or 0.0) <= SAME * (self.old.usd_per_hour or 0.0)
+    def is_same_price(self) -> bool:
+        """The cluster costs as much as before."""
+        return abs(self.added_usd or 0.0) <= SAME * (self.old.usd_per_hour or 0.0)
 
     @property
-    def dearer(self) -> float | None:
+    def token_price_change(self) -> float | None:
         """Change of the price of a token, over that before; None where there is none."""
         old, new = self.old.usd_per_million_tokens, self.new.usd_per_million_tokens
         return None if new is None or not old else new / old - 1.0
 
     @property
-    def worth(self) -> float | None:
+    def affordable_usd(self) -> float | None:
         """$ an hour that it may cost before a token becomes dearer."""
-        if self.more is None or self.old.usd_per_hour is None:
+        if self.added_usd is None or self.old.usd_per_hour is None:
             return None
-        # of a link `more` is its egress alone: what is left is what its rent may be
-        return self.share * self.old.usd_per_hour - (0.0 if self.change.price_known else self.more)
+        # of a link the added cost is its egress alone: what is left may be spent on its rent
+        return self.share * self.old.usd_per_hour - (0.0 if self.change.price_known else self.added_usd)
 
     @property
-    def returns(self) -> float | None:
+    def tokens_per_usd(self) -> float | None:
         """Tokens/s gained for each $ an hour added."""
-        if not self.change.price_known or self.more is None or self.more <= 0.0 or self.share < SAME:
+        if not self.change.price_known or self.added_usd is None or self.added_usd <= 0.0 or self.share < SAME:
             return None
-        return (self.new.tokens_per_s - self.old.tokens_per_s) / self.more
+        return (self.new.tokens_per_s - self.old.tokens_per_s) / self.added_usd
 
     @property
     def verdict(self) -> Verdict:
-        """What the change is, in one word."""
+        """Whether the change is worth it."""
         faster, slower = self.share >= SAME, self.share <= -SAME
-        if self.more is None or self.dearer is None or (faster and not self.change.price_known):
+        if self.added_usd is None or self.token_price_change is None or (faster and not self.change.price_known):
             return "faster" if faster else "worse" if slower else "nothing"
         if slower:
-            return "cheaper" if self.dearer < -SAME else "worse"
-        if self.as_dear:
+            return "cheaper" if self.token_price_change < -SAME else "worse"
+        if self.is_same_price:
             return "saves" if faster else "nothing"
-        if self.more < 0:
+        if self.added_usd < 0:
             return "saves"
         return "buys" if faster else "worse"
 
     @property
     def advice(self) -> Notice:
-        """The sentence for it."""
+        """What to do, with the figures."""
         params = {
             "zone": self.change.target,
             "percent": round(100.0 * abs(self.share), 1),
-            "usd": "" if self.more is None else format_usd(abs(24.0 * self.more)),
-            "worth": "" if self.worth is None else format_usd(max(24.0 * self.worth, 0.0)),
-            "token_percent": "" if self.dearer is None else round(100.0 * abs(self.dearer), 1),
+            "usd": "" if self.added_usd is None else format_usd(abs(24.0 * self.added_usd)),
+            "worth": "" if self.affordable_usd is None else format_usd(max(24.0 * self.affordable_usd, 0.0)),
+            "token_percent": "" if self.token_price_change is None else round(100.0 * abs(self.token_price_change), 1),
         }
         code = self._describe_drop() if self.change.kind == "drop" else self._describe_change()
         if code == "marginal_drop_slows" and self.as_pinned is not None:
@@ -352,29 +352,29 @@ class _Gain:
     def _describe_drop(self) -> str:
         used = self.pinned is not None and self.change.target in self.pinned.zones
         if self.verdict in ("saves", "faster", "nothing"):
-            if not self.same or (used and (self.as_pinned or 0.0) >= SAME):
+            if not self.is_same_speed or (used and (self.as_pinned or 0.0) >= SAME):
                 return "marginal_drop_slows"
             return "marginal_drop_free" if self.verdict == "saves" else "marginal_drop_unused"
         if self.verdict == "cheaper":
             return "marginal_drop_cheaper"
-        return "marginal_drop_slower" if self.more is None else "marginal_drop_keep"
+        return "marginal_drop_slower" if self.added_usd is None else "marginal_drop_keep"
 
     def _describe_change(self) -> str:
         match self.verdict:
             case "saves":
-                if self.same:
+                if self.is_same_speed:
                     return "marginal_same_for_less"
-                return "marginal_faster_as_dear" if self.as_dear else "marginal_saves"
+                return "marginal_faster_as_dear" if self.is_same_price else "marginal_saves"
             case "cheaper":
                 return "marginal_cheaper"
             case "buys":
                 return "marginal_buys"
             case "faster":
-                if self.worth is None:
+                if self.affordable_usd is None:
                     return "marginal_faster"
-                return "marginal_worth" if self.worth > 0 else "marginal_egress_eats"
+                return "marginal_worth" if self.affordable_usd > 0 else "marginal_egress_eats"
             case "worse":
-                return "marginal_idle" if self.same else "marginal_worse"
+                return "marginal_idle" if self.is_same_speed else "marginal_worse"
         return "marginal_nothing"
 
 

@@ -156,7 +156,7 @@ def build_radar(
     progress: Progress | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> Radar:
-    """The ways, and the best plans with only data or only pipeline parallelism, on every axis.
+    """The alternatives, and the best plans with only data or only pipeline parallelism, on every axis.
 
     A family without a legal plan that fits has no values, and says why.
     """
@@ -178,7 +178,7 @@ def build_radar(
 
 
 def _plan_degrees(scenario: Scenario, degrees: dict[str, int], **watched: Any) -> Scenario:
-    """The scenario done by the best plan with these degrees."""
+    """The scenario with the best plan that has these degrees."""
     pinned = scenario.replace(strategy=Strategy(**degrees), placement=None)
     plans = plan(pinned, top=1, local_updates=False, budget_s=BUDGET_S, **watched)
     return apply_plan(pinned, plans.plans[0])

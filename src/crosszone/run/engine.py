@@ -35,11 +35,11 @@ MAX_DRIVEN_TASKS = 64
 
 
 class StepAbandoned(Exception):
-    """The step was abandoned: whatever it was about, nobody waits for it."""
+    """The step was abandoned and may change nothing any more."""
 
 
 class StepContext:
-    """One step of a task."""
+    """One step of one task, and what it may still store: nothing once it was abandoned."""
 
     def __init__(self, store: Store, task: Task) -> None:
         self.task, self._store = task, store
@@ -48,16 +48,16 @@ class StepContext:
         self._abandoned = threading.Event()
 
     def abandon(self) -> None:
-        """Nobody waits for it any more."""
+        """Stop waiting for the step: from now on it changes nothing."""
         self._abandoned.set()
 
     @property
     def is_abandoned(self) -> bool:
-        """Nobody waits for it any more."""
+        """The step was abandoned."""
         return self._abandoned.is_set()
 
     def require_active(self) -> None:
-        """Return while it is waited for; `StepAbandoned` when not."""
+        """Raise `StepAbandoned` where the step was abandoned."""
         if self.is_abandoned:
             raise StepAbandoned
 
@@ -152,7 +152,7 @@ class Engine:
                 self._driving.pop(id, None)
 
     def _run_step(self, context: StepContext, stop: threading.Event) -> bool:
-        """Take a step beside and stay its driver; leave it when it is no longer wanted. False: go no further."""
+        """Take a step in another thread and renew the lease meanwhile; abandon it on a stop. False: go no further."""
         id, is_unfinished = context.task.id, [False]
 
         def take_step() -> None:
@@ -180,7 +180,7 @@ class Engine:
                 return True
 
     def _is_stepping(self, id: str) -> bool:
-        """A step that was left still acts; what it holds is kept from others until its time is over."""
+        """An abandoned step still runs: the lease is then kept until it expires."""
         return any(thread.name == f"step-{id}" for thread in threading.enumerate())
 
     # --- one task -----------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class Engine:
         return True
 
     def _handle_initializing(self, context: StepContext) -> None:
-        """Decide what is done; what is left of an earlier attempt is ended first."""
+        """Plan the work, after ending what an earlier attempt has left."""
         task = context.task
         if task.token is not None and task.plan is not None:
             unreachable = find_unreachable(self._open_runner(task).stop(task.token))
@@ -223,7 +223,7 @@ class Engine:
         context.move("preflight", plan=work.model_dump(mode="json"))
 
     def _handle_preflight(self, context: StepContext) -> None:
-        """See whether it can be done."""
+        """Run the preflight; errors fail the task unless its policy ignores them."""
         task = context.task
         work = self._load_work(task)
         errors = [notice for notice in self._run_preflight(task, work, context) if notice.level == "error"]
@@ -234,7 +234,7 @@ class Engine:
         context.move("queued", token=_make_token(task), plan=self._choose_free_port(task, work).model_dump(mode="json"))
 
     def _handle_queued(self, context: StepContext) -> None:
-        """Bring it to the machines and start it: once for the token that is stored."""
+        """Copy the bundle to the machines and start it, once for the stored token."""
         task = context.task
         assert task.token is not None
         runner = self._open_runner(task)
@@ -244,7 +244,7 @@ class Engine:
         context.move("running")
 
     def _handle_running(self, context: StepContext) -> None:
-        """See how it goes; a node that fails takes the group with it, which starts again from its last checkpoint."""
+        """Poll the nodes; where one has failed all are stopped and start again from the last checkpoint."""
         task = context.task
         assert task.token is not None
         runner = self._open_runner(task)
@@ -270,7 +270,7 @@ class Engine:
             context.move("succeeded")
 
     def _handle_stopping(self, context: StepContext) -> None:
-        """End everything; a task that was never started has nothing to end."""
+        """Stop all nodes; a task that was never started has none."""
         task = context.task
         if task.token is not None and task.plan is not None:
             runner = self._open_runner(task)
@@ -306,14 +306,14 @@ class Engine:
         context.move("failed", notice=encode_notice(notice))
 
     def _handle_machine_error(self, context: StepContext, notice: Notice) -> None:
-        """A machine could not be asked: in the middle of a run that may pass, before it nothing is lost by failing."""
+        """A machine could not be asked: wait for it during a run; before a run the task fails."""
         if context.task.state in ("running", "stopping"):
             self._wait_for_node(context, NodeStatus(number=0, state="unreachable", reason=notice.message()))
             return
         self._mark_failed(context, notice)
 
     def _wait_for_node(self, context: StepContext, node: NodeStatus) -> None:
-        """A machine is out of reach: wait, and after a while say so; a resume finds out what has become of it."""
+        """Wait for a machine that is out of reach; after `UNREACHABLE_S` the task is interrupted and can be resumed."""
         since = self._unseen.setdefault(context.task.id, time.monotonic())
         if time.monotonic() - since < UNREACHABLE_S:
             return
@@ -322,7 +322,7 @@ class Engine:
     # --- what is remembered -------------------------------------------------------------------------------------------
 
     def _load_work(self, task: Task) -> TaskWork:
-        """What the task does, read once for each start."""
+        """The work of the task, parsed once for each start."""
         start = (task.attempt, task.token)
         cached = self._works.get(task.id)
         if cached is None or cached[0] != start:
@@ -333,7 +333,7 @@ class Engine:
         return self._make_runner(task, self._load_work(task))
 
     def _choose_free_port(self, task: Task, work: TaskWork) -> TaskWork:
-        """The work with a port that is free where its ranks meet: it is stored before anything is started at it."""
+        """The work with a port that is free on its first node; it is stored before anything starts there."""
         port = self._choose_port(task, work)
         return work if port == work.port else work.replace(port=port)
 
@@ -344,7 +344,7 @@ class Engine:
             context.update_fields(progress=state)
 
     def _record_history(self, context: StepContext, runner: Runner) -> None:
-        """Put what was measured beside what was predicted; what hinders that does not change how the task ended."""
+        """Save the measured figures; an error here is an event and does not change how the task ended."""
         context.require_active()
         if not self.store.tasks.get(context.task.id).progress.get("step"):
             return
@@ -362,7 +362,7 @@ class Engine:
 
 
 def find_error_line(runner: Runner, node: NodeStatus, max_characters: int = 400) -> str:
-    """The end of a node's output: most often it says why."""
+    """The last line of a node's output that names an error, else its last line."""
     try:
         _, data = runner.read(node.number, "logs/node.log", -4000, 4000)
     except MachineError:
@@ -387,5 +387,5 @@ def make_away_notice(node: NodeStatus) -> Notice:
 
 
 def _make_token(task: Task) -> str:
-    """What the processes of the next start carry: nobody can guess it, and none is used twice."""
+    """A new token for the processes of the next start; it cannot be guessed."""
     return f"{task.id}.{task.attempt}.{task.restarts}.{secrets.token_hex(8)}"

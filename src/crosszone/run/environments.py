@@ -190,7 +190,7 @@ def _build_node_group(id: str, environment: Environment, measured_gbps: float | 
 
 
 def _describe_cpu(id: str, environment: Environment) -> dict[str, Any]:
-    """The CPU of an environment without GPUs as the device that computes: what a probe measured, nothing else."""
+    """The CPU of an environment without GPUs as a GPU entry, from the rates that a probe measured."""
     rates = (environment.facts or {}).get("cpu") or {}
     peaks = {path: rates[f"{path}_tflops"] for path in ("fp32", "bf16") if rates.get(f"{path}_tflops")}
     memory_rate = rates.get("memory_gb_per_s")
@@ -208,7 +208,7 @@ def _describe_cpu(id: str, environment: Environment) -> dict[str, Any]:
 
 
 def _round_rate(rate: float) -> float:
-    """Two digits: what two measurements of one machine agree on."""
+    """A rate with two digits: two measurements of one machine agree no further."""
     return float(f"{rate:.2g}")
 
 
@@ -221,7 +221,7 @@ def _find_rate_in_zone(id: str, environments: Mapping[str, Environment], links: 
 
 
 def _add_headers(gbps: float) -> float:
-    """A measured rate of payload as a scenario gives rates."""
+    """The rate with packet headers, as scenarios state it, from a measured rate of payload."""
     return round(gbps / figure("tcp", "efficiency"), 6)
 
 
@@ -268,7 +268,7 @@ def filter_environments(
     sort: Sort | None = None,
     descending: bool = False,
 ) -> list[Entry[Environment]]:
-    """Those whose fields are among the wanted ones (nothing wanted: any), in an order.
+    """Environments whose fields have allowed values (empty: any value), sorted.
 
     Small letters or capitals, it is the same; `cpu` as GPU kind: those without. Equal ones stay as they were
     registered, and those of which the order is not known come last.

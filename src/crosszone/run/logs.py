@@ -65,7 +65,7 @@ def list_log_files(work: TaskWork, statuses: tuple[NodeStatus, ...]) -> tuple[Lo
 def read_log_part(
     runner: Runner, work: TaskWork, *, node: int, name: str, offset: int, max_bytes: int, live: bool
 ) -> LogPart:
-    """Text of a log from a byte on (negative: from the end); a character that is not whole yet waits."""
+    """Text of a log from a byte on (negative: from the end), up to its last complete character."""
     if not 0 <= node < len(work.nodes):
         raise _make_unknown_error("node", node, [str(work_node.number) for work_node in work.nodes][:20])
     parts = PurePosixPath(name).parts
@@ -83,7 +83,7 @@ def read_log_part(
 
 
 def _trim_partial_character(data: bytes) -> bytes:
-    """The bytes without a last character that is cut; bytes that are no text at all stay."""
+    """The bytes without an incomplete last character; bytes that are not UTF-8 at all stay."""
     for back in range(1, min(4, len(data)) + 1):
         first = data[-back]
         if first & 0xC0 == 0x80:

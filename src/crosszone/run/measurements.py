@@ -85,7 +85,7 @@ def group_predicted_parts(prediction: Prediction, framework: str) -> dict[str, P
 
 
 def is_pure(covers: tuple[str, ...]) -> bool:
-    """A part of compute alone: no exchange runs in it."""
+    """The part is compute alone: no communication runs in it."""
     return all(part in (*COMPUTE, "host") for part in covers)
 
 
@@ -201,7 +201,7 @@ def find_level(series: Sequence[float], *, material: float) -> SeriesLevel:
 
 
 def _find_change(values: Numbers, material: float) -> int | None:
-    """Where two medians describe a series best, if they differ enough; None: one is enough."""
+    """Place where the level of a series changes; None: the two medians do not differ enough."""
     count = len(values)
     if count < 2 * MIN_STEPS or float(np.ptp(values)) <= material:
         return None

@@ -114,7 +114,7 @@ def group_seconds(kinds: Mapping[str, float], step_s: float, *, stages: int) -> 
 
 
 def _parse_row(document: Mapping[str, Any]) -> Row | None:
-    """One line as it is needed; None where it is no step."""
+    """The fields of a step that are used; None: the line is no step."""
     try:
         row: Row = {key: document.get(key) for key in _COPIED_KEYS}
         row |= {"step": int(document["step"]), "start_s": float(document["start_s"]), "end_s": float(document["end_s"])}
@@ -175,7 +175,7 @@ def _read_lines(runner: Runner, node: int, name: str, *, after: int, max_lines: 
 
 
 def _has_enough(data: bytes, after: int, max_lines: int | None) -> bool:
-    """What was read reaches back to the step asked for."""
+    """The bytes reach back to the step asked for, or hold as many lines as are asked for."""
     if max_lines is not None and data.count(b"\n") > max_lines + 1:
         return True
     if after < 0:

@@ -74,12 +74,12 @@ def get_source_id(id: str) -> str:
 
 
 def is_allocated(id: str) -> bool:
-    """A scheduler is asked for the node; it is no environment of its own."""
+    """The node is allocated by a scheduler and is no registered environment."""
     return "." in id
 
 
 def find_runner_kind(environments: Iterable[Environment]) -> str:
-    """Who starts all of them: slurm, kubernetes, ray, or `SUPERVISED`; `InvalidError`: no one can start them all."""
+    """The runner that starts all of them: slurm, kubernetes, ray or `SUPERVISED`; `InvalidError`: there is none."""
     kinds = {
         environment.runner if environment.runner in SCHEDULERS else SUPERVISED: environment
         for environment in environments
@@ -254,7 +254,7 @@ class CheckedRequest:
     model: TrainingModel
 
     @property
-    def together(self) -> Selection:
+    def selection(self) -> Selection:
         """What the environments have together."""
         return build_selection(self.environments.values())
 
@@ -306,8 +306,8 @@ def check_request(request: TaskRequest, registered: RegisteredEntries) -> Checke
 def describe_created(checked: CheckedRequest, id: str, state: str, message: str) -> dict[str, Any]:
     """The answer to a request that was taken."""
     info = {
-        "nodeCount": checked.together.nodes,
-        "totalGpus": checked.together.gpus,
+        "nodeCount": checked.selection.nodes,
+        "totalGpus": checked.selection.gpus,
         "masterNode": checked.master,
         "framework": checked.request.distributedConfig.framework,
     }

@@ -304,7 +304,7 @@ def build_scenario(checked: CheckedRequest, cluster: dict[str, Any]) -> dict[str
         },
         "cluster": cluster,
     }
-    framework = checked.framework or (None if checked.together.gpus else CPU_FRAMEWORK)
+    framework = checked.framework or (None if checked.selection.gpus else CPU_FRAMEWORK)
     if framework is not None:
         fields["job"]["framework"] = framework
     degrees = checked.request.distributedConfig.strategy

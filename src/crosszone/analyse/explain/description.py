@@ -108,7 +108,7 @@ class Explanation(Value):
 
 
 def render_words(words: LabelWords, language: str) -> str:
-    """Words in a language: of the figures, else of the labels that all surfaces share."""
+    """The text of a label in a language: from group `figure`, else from the labels that all surfaces share."""
     groups = load_texts(language)
     text: str = groups["figure"].get(words.key) or groups["label"][words.key]
     params = {
@@ -147,7 +147,7 @@ class MatchedRule(NamedTuple):
     groups: tuple[str, ...]
 
     def fill(self, text: str, about: Mapping[str, str]) -> str:
-        """A text of the rule with the groups of the name and what is known about the number put in."""
+        """A text of the rule with the groups of the name and the parameters of the number filled in."""
         if "{" not in text:
             return text
         return text.format("", *(group or "" for group in self.groups), **about)
@@ -203,7 +203,7 @@ class Descriptions:
         return int(find_slowest_stage(self.p))
 
     def locate(self, cell: RecordedEntry) -> tuple[int, int]:
-        """Row and stage that an entry belongs to; those looked at usually where it holds for all."""
+        """Row and stage that an entry belongs to; the slowest ones where the number holds for all of them."""
         shape = cell.node.shape
         if len(shape) == 1 and cell.node.name and cell.node.name.startswith("memory_gib."):
             return self.row, cell.at[0]
@@ -212,14 +212,14 @@ class Descriptions:
         return cell.at[0] if shape[0] > 1 else self.row, cell.at[1] if shape[1] > 1 else self.pace
 
     def make_symbol(self, cell: RecordedEntry) -> str:
-        """Its name in expressions."""
+        """The name of a number in expressions."""
         name = cell.node.name or ""
         rule = find_rule(name)
         text = rule.fill(rule.rule.symbol, cell.node.about) if rule.rule.symbol else SHORTENED.sub("", name)
         return re.sub(r"\W", "_", text)
 
     def build_label(self, cell: RecordedEntry) -> LabelWords:
-        """What it is, in words."""
+        """The label of a number, with its parameters."""
         rule = find_rule(cell.node.name or "")
         about = self._collect_params(cell)
         params: dict[str, object] = dict(about)
@@ -232,7 +232,7 @@ class Descriptions:
         return LabelWords(label, params)
 
     def list_notes(self, cell: RecordedEntry) -> tuple[LabelWords, ...]:
-        """What a reader should know of a figure."""
+        """Notes that are shown with a figure."""
         rule = find_rule(cell.node.name or "").rule
         # a figure of 0 has no expression worth reading: the rule says what is not there
         if not cell.value and rule.zero:
@@ -280,7 +280,7 @@ class Descriptions:
         return {"kind": LabelWords(f"kind_{row.kind}"), "link": link}
 
     def _collect_params(self, cell: RecordedEntry) -> Mapping[str, str]:
-        """What labels may say of a number: its stage and GPU, and what tells it apart."""
+        """Parameters that labels may use: stage and GPU of a number, and what was recorded with it."""
         place = self.locate(cell)
         place_known = self._places.get(place)
         if place_known is None:
@@ -304,7 +304,7 @@ class Descriptions:
         return int(self.p.placed.group[stage, int(replicas[row % len(replicas)]), 0, 0])
 
     def find_source(self, cell: RecordedEntry) -> NumberSource:
-        """Origin, place and error of a number that goes in."""
+        """Where an input comes from, with its standard error where it is a coefficient."""
         matched = find_rule(cell.node.name or "")
         rule, about = matched.rule, self._collect_params(cell)
         where = matched.fill(rule.where, about)

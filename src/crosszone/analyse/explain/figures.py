@@ -271,13 +271,13 @@ class _Opened:
         )
 
     def _build_lines(self, written: Expression, unit: str, language: str) -> tuple[SummandLine, ...]:
-        """The terms of a sum, where there are several and each can be called something."""
+        """The terms of a sum; empty where there is only one, or one without inputs to take a label from."""
         if len(written.terms) < 2 or not all(term.inputs for term in written.terms):
             return ()
         return tuple(self._build_line(term, written.inputs, unit, language) for term in written.terms)
 
     def _build_line(self, term: Term, inputs: dict[str, RecordedEntry], unit: str, language: str) -> SummandLine:
-        """A term, called after what it is most of all: the last of its inputs that can be opened, else the last."""
+        """One term, with the label of its last input that can be opened (else of its last input)."""
         cells = [inputs[symbol] for symbol in term.inputs]
         main = next((cell for cell in reversed(cells) if self._find_path(cell)), cells[-1])
         words = render_words(self.descriptions.build_label(main), language)

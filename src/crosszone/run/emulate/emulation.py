@@ -182,7 +182,7 @@ def _is_visible(part: ComparedPart, step: ComparedPart) -> bool:
 
 
 def _probe_nodes(nodes: Sequence[EmulatedNode], python: str, folder: Path) -> dict[str, Environment]:
-    """The nodes as environments, asked at the same time, for they will compute at the same time."""
+    """The nodes as environments, probed at the same time, since they will compute at the same time."""
 
     def probe_node(numbered_node: tuple[int, EmulatedNode]) -> tuple[str, Environment]:
         number, node = numbered_node
@@ -232,7 +232,7 @@ def _require_memory(work: TaskWork, nodes: Mapping[str, Environment]) -> None:
 def _run_training(
     runner: SupervisedRunner, network: Network, steps: int, report: ReportProgress
 ) -> list[tuple[int, dict[Any, Any]]]:
-    """Run it to its end; the packet counters after each step that was seen."""
+    """Run the task to its end; returns the packet counters after each step that was seen."""
     token = secrets.token_hex(8)
     runner.prepare()
     runner.start(token)
@@ -300,7 +300,7 @@ def _measure_links(
 
 
 def _warn_of_delays(links: Sequence[EmulatedLink]) -> list[Notice]:
-    """That this machine was too busy to carry packets when they were due."""
+    """A note where this machine was too busy to deliver packets in time."""
     worst = max(links, key=lambda link: link.late_ms, default=None)
     if worst is None or worst.late_ms < max(1.0, 0.1 * worst.rtt_ms):
         return []
@@ -440,7 +440,7 @@ def _choose_framework(planned: Loaded, asked_framework: str | None) -> tuple[str
 
 
 def _build_cluster(zones: Cluster, nodes: Mapping[str, Environment]) -> dict[str, Any]:
-    """The small zones with their nodes as they were found to be."""
+    """The scaled zones with their probed nodes."""
     cluster = build_cluster(nodes)
     for zone, fields in zip(zones.zones, cluster["zones"], strict=True):
         rates = {"uplink_gbps": zone.uplink_gbps, "downlink_gbps": zone.downlink_gbps}

@@ -71,7 +71,7 @@ class NamespaceMachine:
 
     @property
     def command_prefix(self) -> list[str]:
-        """What goes before a command that is to run there."""
+        """The words before a command that make it run inside the node."""
         namespaces = ["nsenter", f"--target={self.pid}", "--net", "--pid", "--mount", "--uts", "--"]
         temporary_folder = ["env", f"TMPDIR={self.temporary}"] if self.temporary else []
         pinned = ["taskset", "--cpu-list", ",".join(map(str, self.cores))] if self.cores else []
@@ -127,7 +127,9 @@ class Network:
         return cls("\n".join(lines) + "\n", zones, tuple(places))
 
     def __enter__(self) -> Self:
-        self._require()
+        problem = find_problem()
+        if problem:
+            raise MachineError(problem)
         program = build_relay()
         (self.folder / "plan").write_text(self.plan, encoding="ascii")
         # In a session of its own: what a terminal sends to us (Ctrl-C) is ours to answer; it ends when we do.
@@ -195,13 +197,6 @@ class Network:
     def folder(self) -> Path:
         """A folder of this machine that ends with the network."""
         return Path(tempfile.mkdtemp(prefix="crosszone-zones-"))
-
-    @staticmethod
-    def _require() -> None:
-        """Refuse where the kernel will not let us."""
-        problem = find_problem()
-        if problem:
-            raise MachineError(problem)
 
 
 def make_address(zone: int, index: int) -> str:

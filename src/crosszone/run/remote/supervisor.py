@@ -68,7 +68,7 @@ def lock_file(path: Path) -> Iterator[None]:
 
 
 def is_supervised(folder: str | Path) -> bool:
-    """The supervisor lives: it alone holds the exclusive lock, which the kernel drops however it ends.
+    """The supervisor is alive: it alone holds the exclusive lock, which the kernel releases however it ends.
 
     A shared lock is tried, so that two callers at once do not take each other for the supervisor.
     """
@@ -257,7 +257,7 @@ def wait_for_exit(pid: int, grace_s: float) -> int | None:
 
 
 def trim_logs(root: Path, log_mib: float, libc: Any) -> None:
-    """Give back the room of the older part of logs that have grown too long; what is kept stays where it was."""
+    """Free the blocks of the older half of logs that are too long; offsets of what is kept do not change."""
     max_bytes = int(log_mib * 2**20)
     for path in root.glob("logs/**/*"):
         try:
@@ -314,7 +314,7 @@ def find_processes(token: str, folder: Path | None = None) -> list[int]:
 
 
 def send_signal(pids: Iterable[int], number: int) -> None:
-    """Send a signal to each that still is."""
+    """Send a signal to each process that still exists."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
