@@ -62,12 +62,11 @@ def list_log_files(work: TaskWork, statuses: tuple[NodeStatus, ...]) -> tuple[Lo
     )
 
 
-def read_log_part(
-    runner: Runner, work: TaskWork, *, node: int, name: str, offset: int, max_bytes: int, live: bool
-) -> LogPart:
+def read_log_part(runner: Runner, *, node: int, name: str, offset: int, max_bytes: int, live: bool) -> LogPart:
     """Text of a log from a byte on (negative: from the end), up to its last complete character."""
-    if not 0 <= node < len(work.nodes):
-        raise _make_unknown_error("node", node, [str(work_node.number) for work_node in work.nodes][:20])
+    nodes = runner.work.nodes
+    if not 0 <= node < len(nodes):
+        raise _make_unknown_error("node", node, [str(work_node.number) for work_node in nodes][:20])
     parts = PurePosixPath(name).parts
     if parts[:1] != ("logs",) or ".." in parts or len(parts) < 2:
         raise _make_unknown_error("name", name, ["logs/node.log"])

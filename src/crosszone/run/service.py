@@ -157,15 +157,15 @@ class Service:
             raise InvalidError(Notice(code="task_live", field="id", value=id, params={"state": task.state}))
         if task.plan is not None and (task.token is not None or task.attempt > 1):
             try:
-                self._clean(task, _load_work(task))
+                self._clean(task)
             except MachineError:
                 if not force:
                     raise
         self.store.tasks.remove(id)
 
-    def _clean(self, task: Task, work: TaskWork) -> None:
+    def _clean(self, task: Task) -> None:
         """End what is left of a task and delete its folders."""
-        runner = self._make_runner(task, work)
+        runner = self._open_runner(task)
         if task.token is not None:
             unreachable = find_unreachable(runner.stop(task.token))
             if unreachable is not None:
@@ -179,26 +179,23 @@ class Service:
         task = self.store.tasks.get(id)
         if task.plan is None or task.token is None:
             return ()
-        work = _load_work(task)
-        return list_log_files(work, self._make_runner(task, work).poll(task.token))
+        runner = self._open_runner(task)
+        return list_log_files(runner.work, runner.poll(task.token))
 
     def read_log(self, id: str, *, node: int, name: str, offset: int = 0, max_bytes: int = 65536) -> LogPart:
         """Some of a log from a byte on; a negative offset counts from its end."""
         task = self.store.tasks.get(id)
         if task.plan is None:
             return LogPart(text="", offset=0, next=0, size=0, live=task.state in LIVE)
-        work = _load_work(task)
-        runner = self._make_runner(task, work)
-        return read_log_part(
-            runner, work, node=node, name=name, offset=offset, max_bytes=max_bytes, live=task.state in LIVE
-        )
+        runner = self._open_runner(task)
+        return read_log_part(runner, node=node, name=name, offset=offset, max_bytes=max_bytes, live=task.state in LIVE)
 
     def read_metrics(self, id: str, *, after: int = -1, limit: int = 1000) -> tuple[dict[str, Any], ...]:
         """What the steps after a step measured, in their order (`metrics.read_rows`)."""
         task = self.store.tasks.get(id)
         if task.plan is None or task.token is None:
             return ()
-        return read_rows(self._make_runner(task, _load_work(task)), after=after, limit=limit)
+        return read_rows(self._open_runner(task), after=after, limit=limit)
 
     def compare_run(self, id: str) -> RunComparison:
         """The run beside its prediction."""
@@ -206,11 +203,9 @@ class Service:
         if task.plan is None:
             raise InvalidError(Notice(code="task_not_planned", field="id", value=id, params={"state": task.state}))
         work = _load_work(task)
-        rows = (
-            read_rows(self._make_runner(task, work), limit=COMPARED_STEPS, newest=True)
-            if task.token is not None
-            else ()
-        )
+        rows: tuple[dict[str, Any], ...] = ()
+        if task.token is not None:  # else it was not started, and has no machines to ask
+            rows = read_rows(self._make_runner(task, work), limit=COMPARED_STEPS, newest=True)
         return compare_run(work, rows)
 
     # --- who drives ---------------------------------------------------------------------------------------------------
@@ -282,6 +277,10 @@ class Service:
         if model is not None and model.weights is not None:
             files.append(NeededFile(field="weights", path=model.weights, bytes=model.bytes))
         return tuple(files)
+
+    def _open_runner(self, task: Task) -> Runner:
+        """Who runs the nodes of a task that was planned."""
+        return self._make_runner(task, _load_work(task))
 
     def _make_runner(self, task: Task, work: TaskWork) -> Runner:
         environments = self._find_environments(work)

@@ -90,12 +90,8 @@ def build_trial(work: TaskWork, environment_id: str) -> tuple[Loaded, Prediction
         if not prediction.memory_gib.fits and layers > 1:
             layers = layers // 2
         elif micro_batches > 1 and prediction.step_time_s.expected * STEPS > MAX_PREDICTED_S:
-            micro_batches = max(
-                1,
-                min(
-                    micro_batches - 1, int(micro_batches * MAX_PREDICTED_S / (prediction.step_time_s.expected * STEPS))
-                ),
-            )
+            affordable = int(micro_batches * MAX_PREDICTED_S / (prediction.step_time_s.expected * STEPS))
+            micro_batches = max(1, min(micro_batches - 1, affordable))
         else:
             return loaded, prediction
 
