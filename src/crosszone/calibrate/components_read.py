@@ -9,7 +9,6 @@ fastest iteration (iter_best_s), and in microseconds what its parts took. What w
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +20,7 @@ from typing import Any
 
 from crosszone.calibrate.runs import Skipped
 from crosszone.calibrate.runs_inference import RowError
+from crosszone.calibrate.user_files import open_table
 from crosszone.errors import FileError, InputError, Notice
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.cluster import Cluster, NodeGroup, Zone
@@ -116,20 +116,14 @@ def read_components(path: Path) -> tuple[list[ComponentRun], list[Skipped]]:
 
 def _read_rows(path: Path) -> Iterator[dict[str, str]]:
     try:
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            reader = csv.DictReader((line.replace("\0", "") for line in file), restval="")
-            columns = [(name or "").strip() for name in reader.fieldnames or ()]
-            missing = [name for name in REQUIRED_COLUMNS if name not in columns]
-            if missing:
-                params = {"missing": missing}
-                raise InputError(Notice(code="runs_columns", value=missing, params=params, file=str(path), line=1))
-            reader.fieldnames = columns
+        with (
+            path.open(encoding="utf-8-sig", errors="replace", newline="") as file,
+            open_table((line.replace("\0", "") for line in file), str(path), REQUIRED_COLUMNS) as reader,
+        ):
             for row in islice(reader, MOST_ROWS + 1):
                 yield {key: (value or "").strip() for key, value in row.items() if isinstance(key, str) and key}
     except OSError as error:
         raise FileError(Notice(code="file_unreadable", value=str(path), params={"reason": str(error)})) from None
-    except csv.Error as error:
-        raise FileError(Notice(code="runs_not_csv", value=str(path), params={"reason": str(error)})) from None
 
 
 def _build_run(name: str, row: Mapping[str, str]) -> ComponentRun:

@@ -32,7 +32,6 @@ can carry: boosted trees and forests of few, small trees.
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 from collections import Counter
@@ -45,6 +44,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from crosszone.calibrate.user_files import build_columns_error, open_table
 from crosszone.cost.operator_forms import (
     DIMS,
     DTYPE_BYTES,
@@ -533,13 +533,12 @@ def find_catalogue_name(device: str) -> str:
 
 def _read_table(path: Path, sample_rows: _SampleRows) -> None:
     name, mistakes = str(path), list[Notice]()
-    reader = csv.DictReader(io.StringIO(_read_text(path)))
-    try:
+    with open_table(io.StringIO(_read_text(path)), name, needed=()) as reader:
         columns = set(reader.fieldnames or ())
         has_model_columns = set(MODEL_COLUMNS) <= columns
         missing = [column for column in KERNEL_COLUMNS if column not in columns]
         if missing and not has_model_columns:
-            raise InputError(Notice(code="runs_columns", value=name, params={"missing": missing}, file=name, line=1))
+            raise build_columns_error(name, missing)
         for at, cells in enumerate(reader):
             if at == MAX_ROWS:
                 raise InputError(Notice(code="samples_rows", value=name, params={"limit": MAX_ROWS}, file=name))
@@ -549,8 +548,6 @@ def _read_table(path: Path, sample_rows: _SampleRows) -> None:
                 mistakes += [notice.with_place(name, reader.line_num) for notice in error.notices]
             if len(mistakes) >= MOST_MISTAKES:
                 break
-    except csv.Error as error:
-        raise FileError(Notice(code="file_unreadable", value=name, params={"reason": str(error)}, file=name)) from None
     if mistakes:
         raise InvalidError(*mistakes)
 

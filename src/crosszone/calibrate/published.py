@@ -6,7 +6,6 @@ that an installed program shows them without the models of those publications.
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 from collections.abc import Iterable
@@ -19,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone import measured
-from crosszone.errors import FileError, InputError, Notice
+from crosszone.calibrate.user_files import open_table
+from crosszone.errors import InputError, Notice
 from crosszone.inputs.document import read_text
 from crosszone.inputs.value import Value
 
@@ -143,12 +143,9 @@ def build_unpredicted(row: Row, reason: str) -> PublishedResult:
 
 def read_published_rows(path: Path) -> list[Row]:
     """The rows of a file, every cell a string; a value that is no number above 0 is refused with its line."""
-    name, reader = str(path), csv.DictReader(io.StringIO(read_text(path)))
+    name = str(path)
     rows: list[Row] = []
-    try:
-        missing = [column for column in NEEDED if column not in (reader.fieldnames or ())]
-        if missing:
-            raise InputError(Notice(code="runs_columns", value=name, params={"missing": missing}, file=name, line=1))
+    with open_table(io.StringIO(read_text(path)), name, NEEDED) as reader:
         for cells in reader:
             row = {key: cells[key] or "" for key in reader.fieldnames or ()}
             if len(rows) == MAX_ROWS:
@@ -158,8 +155,6 @@ def read_published_rows(path: Path) -> list[Row]:
                 notice = Notice(code="published_value", value=row["value"], params=params, file=name, line=line)
                 raise InputError(notice)
             rows.append(row)
-    except csv.Error as error:
-        raise FileError(Notice(code="runs_not_csv", value=name, params={"reason": str(error)}, file=name)) from None
     return rows
 
 

@@ -14,7 +14,6 @@ not one in which a profiler wrote its file). A row that cannot be read is refuse
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from crosszone.errors import FileError, InputError, InvalidError, Notice, build_choice_error
+from crosszone.calibrate.user_files import open_table
+from crosszone.errors import InputError, InvalidError, Notice, build_choice_error
 from crosszone.inputs.document import read_text
 from crosszone.inputs.value import NotNegative, Positive, Value
 
@@ -76,15 +76,15 @@ def find_median_iteration(seconds: Mapping[int, float]) -> int:
     return sorted(seconds, key=lambda step: seconds[step])[(len(seconds) - 1) // 2]
 
 
-def resolve_iteration(word: str | int, seconds: Mapping[int, float]) -> int:
+def resolve_iteration(which: str | int, seconds: Mapping[int, float]) -> int:
     """The number of the iteration that is called `first`, `last`, `best` or by its number; else `InvalidError`."""
     steps: Sequence[int] = list(seconds)
     iterations_by_name = {"first": steps[0], "last": steps[-1], "best": measure_stability(seconds).best_step}
-    if isinstance(word, str) and word in iterations_by_name:
-        return iterations_by_name[word]
-    text = str(word).strip()
+    if isinstance(which, str) and which in iterations_by_name:
+        return iterations_by_name[which]
+    text = str(which).strip()
     if not (text.isascii() and text.isdigit()):
-        raise build_choice_error("iteration", word, [*NAMED_ITERATIONS, "N"])
+        raise build_choice_error("iteration", which, [*NAMED_ITERATIONS, "N"])
     if len(text) > 12 or int(text) not in seconds:
         bounds = {"first": steps[0], "last": steps[-1], "steps": len(steps)}
         raise InvalidError(Notice(code="trace_step_unknown", field="iteration", value=text, params=bounds))
@@ -121,28 +121,19 @@ class JobStability:
 
 def read_stability_table(path: Path) -> list[JobStability]:
     """Min, max, mean, standard deviation and mean-to-min of the steady iterations of every job that has any."""
-    reader = csv.DictReader(io.StringIO(read_text(path)), restval="")
     steady: dict[str, dict[int, float]] = {}
     left_out: dict[str, int] = {}
-    try:
-        columns = [(name or "").strip() for name in reader.fieldnames or ()]
-        missing = [name for name in NEEDED if name not in columns]
-        if missing:
-            params = {"missing": missing}
-            raise InputError(Notice(code="runs_columns", value=str(path), params=params, file=str(path), line=1))
-        reader.fieldnames = columns
+    with open_table(io.StringIO(read_text(path)), str(path), NEEDED) as reader:
         for cells in reader:
             if reader.line_num > MOST_ROWS:
-                raise refuse_row(path, reader.line_num, "rows", MOST_ROWS)
+                raise build_row_error(path, reader.line_num, "rows", MOST_ROWS)
             job, step, seconds, counts = parse_iteration_row(path, reader.line_num, cells)
             if counts:
                 if step in steady.setdefault(job, {}):
-                    raise refuse_row(path, reader.line_num, "iteration", step)
+                    raise build_row_error(path, reader.line_num, "iteration", step)
                 steady[job][step] = seconds
             else:
                 left_out[job] = left_out.get(job, 0) + 1
-    except csv.Error as error:
-        raise FileError(Notice(code="runs_not_csv", value=str(path), params={"reason": str(error)})) from None
     return [
         JobStability(
             id=job, stability=measure_stability(times), left_out=left_out.get(job, 0), seconds=tuple(times.values())
@@ -155,18 +146,18 @@ def parse_iteration_row(path: Path, line: int, cells: dict[str, Any]) -> tuple[s
     """Job, number of the iteration, seconds, and whether it counts."""
     job, step, seconds, kind = (str(cells.get(key) or "").strip() for key in (*NEEDED, "kind"))
     if None in cells or not job or len(job) > LONGEST_ID:
-        raise refuse_row(path, line, "run_id", job)
+        raise build_row_error(path, line, "run_id", job)
     if not (step.isascii() and step.isdigit()) or len(step) > 12:
-        raise refuse_row(path, line, "iteration", step)
+        raise build_row_error(path, line, "iteration", step)
     try:
         value = float(seconds)
     except ValueError:
         value = math.nan
     if not 0 < value <= LONGEST_S:
-        raise refuse_row(path, line, "iter_time_s", seconds)
+        raise build_row_error(path, line, "iter_time_s", seconds)
     return job, int(step), value, kind in STEADY
 
 
-def refuse_row(path: Path, line: int, column: str, value: object) -> InputError:
+def build_row_error(path: Path, line: int, column: str, value: object) -> InputError:
     notice = Notice(code="iterations_row", field=column, value=value, params={"line": line}, file=str(path), line=line)
     return InputError(notice)

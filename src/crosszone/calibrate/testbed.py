@@ -10,7 +10,6 @@ backward pass still runs. The second part reads the file, predicts every row and
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 import re
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from crosszone.calibrate.user_files import open_table
 from crosszone.cost.gloo import gloo_all_reduce_s, gloo_barrier_s, gloo_send_s, gloo_turn_s
 from crosszone.cost.tiers import figure
 from crosszone.cost.wan import (
@@ -32,7 +32,6 @@ from crosszone.cost.wan import (
     slow_start_s,
     window_bytes,
 )
-from crosszone.errors import FileError, InputError, Notice
 from crosszone.inputs.document import read_text
 from crosszone.inputs.shipped import read_shipped
 
@@ -245,13 +244,9 @@ def build_transfer_report(path: Path) -> TransferReport:
 
 def read_transfers(path: Path) -> tuple[list[TransferRow], list[tuple[int, str]]]:
     """The lines of a testbed's file, and line and reason of those that cannot be read."""
-    name, reader = str(path), csv.DictReader(io.StringIO(read_text(path)))
-    try:
-        missing = [column for column in NEEDED if column not in (reader.fieldnames or ())]
-        if missing:
-            raise InputError(Notice(code="runs_columns", value=name, params={"missing": missing}, file=name, line=1))
-        rows: list[TransferRow] = []
-        skipped: list[tuple[int, str]] = []
+    rows: list[TransferRow] = []
+    skipped: list[tuple[int, str]] = []
+    with open_table(io.StringIO(read_text(path)), str(path), NEEDED) as reader:
         for cells in reader:
             if len(rows) + len(skipped) == MAX_ROWS:
                 skipped.append((reader.line_num, f"beyond the first {MAX_ROWS} rows"))
@@ -260,8 +255,6 @@ def read_transfers(path: Path) -> tuple[list[TransferRow], list[tuple[int, str]]
                 rows.append(_parse_row(reader.line_num, cells))
             except (ValueError, TypeError, AttributeError) as error:
                 skipped.append((reader.line_num, str(error)))
-    except csv.Error as error:
-        raise FileError(Notice(code="file_unreadable", value=name, params={"reason": str(error)}, file=name)) from None
     return rows, skipped
 
 

@@ -7,6 +7,11 @@ Text: an empty file, a binary one and one in another encoding are refused by nam
     check_head(data[:65536], "train.log")     # what was read already
     check_text(Path("samples.csv"))           # the whole file; `FileError` names the line that is no UTF-8
 
+Tables: a CSV text by its columns; a header without the needed ones is refused.
+
+    with open_table(io.StringIO(text), "runs.csv", ("id", "gpu")) as reader:
+        for cells in reader: ...
+
 Words of which some are allowed: another one is refused, with what may have been meant only where that is near.
 
     raise build_choice_error("--format", "kinto", ("auto", "kineto"))      # Did you mean kineto?
@@ -21,14 +26,16 @@ Wrong rows of a table: what is wrong with many rows in the same way is said once
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from crosszone.errors import FileError, Notice
+from crosszone.errors import FileError, InputError, Notice
 
 HEAD_BYTES = 2**16  # Bytes that tell whether a file is text
 CHUNK_BYTES = 2**20  # Read at once
@@ -65,6 +72,26 @@ def check_text(path: Path) -> None:
                     raise FileError(Notice(code="file_not_utf8", value=name, file=name, line=line)) from None
     except OSError:
         return
+
+
+@contextmanager
+def open_table(lines: Iterable[str], name: str, needed: Sequence[str]) -> Iterator[csv.DictReader[str]]:
+    """A reader of rows by column; `InputError` where columns are missing, `FileError` where the text is no CSV."""
+    reader = csv.DictReader(lines)
+    try:
+        columns = [(column or "").strip() for column in reader.fieldnames or ()]
+        missing = [column for column in needed if column not in columns]
+        if missing:
+            raise build_columns_error(name, missing)
+        reader.fieldnames = columns
+        yield reader
+    except csv.Error as error:
+        raise FileError(Notice(code="runs_not_csv", value=name, params={"reason": str(error)}, file=name)) from None
+
+
+def build_columns_error(name: str, missing: Sequence[str]) -> InputError:
+    """What to raise for a table without some columns."""
+    return InputError(Notice(code="runs_columns", value=name, params={"missing": missing}, file=name, line=1))
 
 
 def iterate_chunks(
