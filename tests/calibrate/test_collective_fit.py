@@ -140,5 +140,5 @@ def test_more_bytes_are_never_faster_in_a_fit(op, ranks, measured, one, more):
     where = topology(op, ranks=ranks)
     fit = only([CollectiveSample(where=where, size_bytes=size, time_s=time) for size, time in measured])
     assert fit.latency_s >= 0 and (fit.bytes_per_s is None or fit.bytes_per_s > 0)
-    assert 0 <= fit.seconds(one) <= fit.seconds(one * more)
+    assert 0 <= fit.predict_s(one) <= fit.predict_s(one * more)
     assert np.isfinite(fit.error_pct)

@@ -29,14 +29,14 @@ import io
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from crosszone.calibrate.user_files import RowNotices, check_head
+from crosszone.calibrate.user_files import RowNotices, build_columns_error, check_head
 from crosszone.cost.collectives import (
     CollectiveCost,
     Ring,
@@ -47,7 +47,7 @@ from crosszone.cost.collectives import (
     send_message,
 )
 from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, FREE, Floats, Numbers, Tier, figure
-from crosszone.errors import FileError, InputError, InvalidError, Notice, build_choice_error
+from crosszone.errors import FileError, InvalidError, Notice, build_choice_error
 
 ROBUST_ERROR = 0.03  # Relative error up to which rows count in squares, beyond it linearly, as in [Q3]
 FOLDS = 5
@@ -86,7 +86,7 @@ class LinkFit:
         """As the cost model takes it."""
         return Tier(np.inf if self.bytes_per_s is None else self.bytes_per_s, self.latency_s)
 
-    def seconds(self, size_bytes: Numbers) -> Floats:
+    def predict_s(self, size_bytes: Numbers) -> Floats:
         """What the fit says for other sizes; more bytes are never faster."""
         return estimate_collective_s(self.where.op, size_bytes, self.where.ranks, self.tier)
 
@@ -94,19 +94,17 @@ class LinkFit:
     def latency_known(self) -> bool:
         """The smallest size shows the latency: it is a tenth of the time or more."""
         steps_s = estimate_collective_s(self.where.op, self.low_bytes, self.where.ranks, Tier(np.inf, self.latency_s))
-        return float(steps_s) >= MIN_TIME_SHARE * float(self.seconds(self.low_bytes)) and self.latency_s > 0
+        return float(steps_s) >= MIN_TIME_SHARE * float(self.predict_s(self.low_bytes)) and self.latency_s > 0
 
     @property
     def rate_known(self) -> bool:
         """The largest size shows the rate: moving the bytes is half of the time or more."""
         steps_s = estimate_collective_s(self.where.op, self.high_bytes, self.where.ranks, Tier(np.inf, self.latency_s))
-        return self.bytes_per_s is not None and float(steps_s) <= 0.5 * float(self.seconds(self.high_bytes))
+        return self.bytes_per_s is not None and float(steps_s) <= 0.5 * float(self.predict_s(self.high_bytes))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values: the topology beside the figures."""
-        figures = {key: value for key, value in asdict(self).items() if key != "where"}
-        visible = {"latency_known": self.latency_known, "rate_known": self.rate_known}
-        return {**asdict(self.where), **figures, **visible}
+        return {**_flatten_topology(self), "latency_known": self.latency_known, "rate_known": self.rate_known}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +121,13 @@ class Concurrency:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {**asdict(self.where), **{key: value for key, value in asdict(self).items() if key != "where"}}
+        return _flatten_topology(self)
+
+
+def _flatten_topology(measured: LinkFit | Concurrency) -> dict[str, Any]:
+    """The fields of the topology, then the others."""
+    fields = asdict(measured)
+    return {**fields.pop("where"), **fields}
 
 
 def estimate_collective_s(op: str, size_bytes: Numbers, ranks: Numbers, link: Tier) -> Floats:
@@ -275,7 +279,7 @@ def keep_quiet(rows: Iterable[CollectiveSample]) -> list[CollectiveSample]:
         if len(np.unique(size)) < 2:
             quiet += samples
             continue
-        slowness = time_s / _fit_topology(where, size, time_s).seconds(size)
+        slowness = time_s / _fit_topology(where, size, time_s).predict_s(size)
         eighth = np.floor(EIGHTHS * np.log2(size) + 1e-9)
         for part in np.unique(eighth):
             members = np.flatnonzero(eighth == part)
@@ -423,9 +427,8 @@ def _compute_node_rate(fit: LinkFit) -> float:
 
 def _build_ring_figures(fit: LinkFit, scope: str) -> RingFigures:
     where, rate = fit.where, fit.bytes_per_s or 0.0
-    node: Callable[[LinkFit], float] = _compute_node_rate if scope == "network" else lambda one: one.bytes_per_s or 0.0
     return RingFigures(
-        bytes_per_s=node(fit),
+        bytes_per_s=_compute_node_rate(fit) if scope == "network" else rate,
         gpu_bytes_per_s=rate / where.gpus_per_node if scope == "network" else rate,
         latency_s=fit.latency_s if fit.latency_known else None,
         backend=where.backend,
@@ -488,14 +491,6 @@ class CollectiveSamples:
     """Clusters that the file has rows of."""
 
 
-class _CollectiveRowError(Exception):
-    """A row that cannot be used."""
-
-    def __init__(self, notice: Notice) -> None:
-        super().__init__(notice.code)
-        self.notice = notice
-
-
 def read_collectives(path: Path, *, keep_noisy: bool = False, cluster: str | None = None) -> CollectiveSamples:
     """The timings of a file; `InvalidError` names what is wrong (ten mistakes), `FileError` a file that is none.
 
@@ -528,8 +523,8 @@ def parse_samples(
         flag = row.get("flag", "")
         try:
             sample = _parse_sample(line, row, flag)
-        except _CollectiveRowError as error:
-            notices.add(error.notice.with_place(file, line))
+        except InvalidError as error:
+            notices.add(error.notices[0].with_place(file, line))
             continue
         if sample is None or (flag and not (keep_noisy and flag == NOISY_FLAG)):
             flagged[flag or FAILED_FLAG] += 1
@@ -551,7 +546,7 @@ def _read_rows(text: str, file: str) -> Iterator[tuple[int, dict[str, str]]]:
         columns = [name.strip() for name in next(reader, [])]
         missing = [name for name in REQUIRED_COLUMNS if name not in columns]
         if missing:
-            raise InputError(Notice(code="runs_columns", value=file, params={"missing": missing}, file=file, line=1))
+            raise build_columns_error(file, missing)
         for count, cells in enumerate(reader):
             if not any(cell.strip() for cell in cells):
                 continue
@@ -583,15 +578,14 @@ def _parse_sample(line: int, row: Mapping[str, str], flag: str) -> CollectiveSam
 def _parse_topology(line: int, row: Mapping[str, str]) -> Topology:
     op = row["op"].lower().replace("-", "_")
     if op not in OPS:
-        raise _CollectiveRowError(_build_row_notice(line, "collective_choice", "op", row["op"], allowed=list(OPS)))
+        raise _build_row_error(line, "collective_choice", "op", row["op"], allowed=list(OPS))
     nodes, width, ranks = (_parse_integer(line, row, key) for key in ("nodes", "gpus_per_node", "ranks"))
     if nodes * width != ranks or ranks < 2:
-        raise _CollectiveRowError(_build_row_notice(line, "collective_ranks", "ranks", ranks, nodes=nodes, width=width))
+        raise _build_row_error(line, "collective_ranks", "ranks", ranks, nodes=nodes, width=width)
     scope = row.get("scope", "") or ("node" if nodes == 1 else "network")
     ends = scope.split(">")
     if scope not in ("node", "network") and (len(ends) != 2 or not all(ends) or ends[0] == ends[1]):
-        allowed = ["node", "network", "a>b"]
-        raise _CollectiveRowError(_build_row_notice(line, "collective_choice", "scope", scope, allowed=allowed))
+        raise _build_row_error(line, "collective_choice", "scope", scope, allowed=["node", "network", "a>b"])
     return Topology(
         op=op,
         scope=scope,
@@ -626,17 +620,15 @@ def _check_rate(line: int, row: Mapping[str, str], where: Topology, size: float,
     """Refuse what no link carries, and rows whose rate is not bytes over time: units are mixed up."""
     gb_per_s = compute_bus_bytes(where, size) / time_us / 1e3
     if gb_per_s > FASTEST_GB_PER_S:
-        params = {"limit": FASTEST_GB_PER_S, "bytes": size}
-        raise _CollectiveRowError(
-            _build_row_notice(line, "collective_impossible", "time_us", time_us, found=gb_per_s, **params)
-        )
+        limits = {"limit": FASTEST_GB_PER_S, "bytes": size}
+        raise _build_row_error(line, "collective_impossible", "time_us", time_us, found=gb_per_s, **limits)
     column = next((name for name in RATE_COLUMNS if row.get(name)), None)
     if column is None:
         return
     stated = _parse_number(line, row, column, 1e12)
     if abs(stated / gb_per_s - 1) > UNITS_TOLERANCE:
-        params = {"bytes": size, "time_us": time_us}
-        raise _CollectiveRowError(_build_row_notice(line, "collective_units", column, stated, found=gb_per_s, **params))
+        measured = {"bytes": size, "time_us": time_us}
+        raise _build_row_error(line, "collective_units", column, stated, found=gb_per_s, **measured)
 
 
 def _parse_number(line: int, row: Mapping[str, str], key: str, maximum: float) -> float:
@@ -645,16 +637,16 @@ def _parse_number(line: int, row: Mapping[str, str], key: str, maximum: float) -
     except ValueError:
         value = math.nan
     if not 0 < value <= maximum:
-        raise _CollectiveRowError(_build_row_notice(line, "collective_number", key, row.get(key, ""), most=maximum))
+        raise _build_row_error(line, "collective_number", key, row.get(key, ""), most=maximum)
     return value
 
 
 def _parse_integer(line: int, row: Mapping[str, str], key: str) -> int:
     text = row.get(key, "")
     if not text.isascii() or not _INTEGER.fullmatch(text) or float(text) < 1:
-        raise _CollectiveRowError(_build_row_notice(line, "collective_number", key, text, most=1e15))
+        raise _build_row_error(line, "collective_number", key, text, most=1e15)
     return int(float(text))
 
 
-def _build_row_notice(line: int, code: str, key: str, value: object, **params: object) -> Notice:
-    return Notice(code=code, field=key, value=value, params={"row": line, **params})
+def _build_row_error(line: int, code: str, key: str, value: object, **params: object) -> InvalidError:
+    return InvalidError(Notice(code=code, field=key, value=value, params={"row": line, **params}))
