@@ -209,7 +209,7 @@ def test_a_fit_is_given_rows_once_and_without_doubtful_ones(tmp_path):
     assert len(select_usable_runs(runs, {"here-0001"})) == 0
     rows = build_training_rows(runs[:1], runs[2:])
     assert rows.weights.tolist() == [1.0, 0.3]
-    assert len(rows.without([True, False]).runs) == 1
+    assert len(rows.drop([True, False]).runs) == 1
 
 
 def test_fitted_values_are_written_back_and_nothing_else_changes():

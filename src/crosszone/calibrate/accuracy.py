@@ -87,7 +87,7 @@ def build_strategy_key(run: MeasuredRun) -> tuple[Hashable, ...]:
 
 
 def score_ranking(outcomes: Iterable[RankedRun], min_strategies: int = 2) -> Ranking:
-    """Regret, ordered pairs and rank correlation over groups of `least` or more strategies. [Q7]
+    """Regret, ordered pairs and rank correlation over groups of `min_strategies` or more. [Q7]
 
     Regret is the measured time of the strategy predicted fastest over that of the fastest: 1 is the best choice. Runs
     of the same strategy count as their mean.
@@ -114,7 +114,7 @@ def score_ranking(outcomes: Iterable[RankedRun], min_strategies: int = 2) -> Ran
 
 
 def average_times(outcomes: Iterable[RankedRun], min_strategies: int = 2) -> Iterator[npt.NDArray[np.float64]]:
-    """Measured and predicted mean time of each strategy ([strategies, 2]), of set-ups that have `least` or more."""
+    """Measured and predicted mean time of each strategy ([strategies, 2]), of set-ups that have `min_strategies`."""
     groups: dict[Hashable, dict[Hashable, list[RankedRun]]] = {}
     for outcome in outcomes:
         groups.setdefault(outcome.setup, {}).setdefault(outcome.strategy, []).append(outcome)
@@ -177,7 +177,9 @@ class ScoredRow:
     @property
     def error_pct(self) -> float | None:
         """(predicted - measured) / measured of the step time."""
-        return _compute_error_pct(self.measured_s, self.predicted_s)
+        if self.measured_s is None or self.predicted_s is None:
+            return None
+        return 100.0 * (self.predicted_s / self.measured_s - 1.0)
 
     @property
     def counts(self) -> bool:
@@ -219,15 +221,12 @@ class Accuracy:
     @cached_property
     def by_source(self) -> list[dict[str, Any]]:
         """The summary of each source, in the file's order."""
-        groups: dict[str, list[ScoredRow]] = {}
-        for row in self.rows:
-            groups.setdefault(row.source, []).append(row)
-        return [{"source": source, **summarize_errors(rows)} for source, rows in groups.items()]
+        return summarize_sources(self.rows)
 
     @cached_property
     def doubtful(self) -> Scores:
         """Errors over the rows that contradict their neighbours."""
-        return summarize_errors([_remove_doubt(row) for row in self.rows if row.doubtful is not None])
+        return summarize_errors([replace(row, doubtful=None) for row in self.rows if row.doubtful is not None])
 
     @cached_property
     def assumed(self) -> list[dict[str, Any]]:
@@ -301,6 +300,14 @@ def summarize_errors(rows: Sequence[ScoredRow]) -> Scores:
     }
 
 
+def summarize_sources(rows: Sequence[ScoredRow]) -> list[dict[str, Any]]:
+    """The same of each source, in the order of the rows."""
+    groups: dict[str, list[ScoredRow]] = {}
+    for row in rows:
+        groups.setdefault(row.source, []).append(row)
+    return [{"source": source, **summarize_errors(members)} for source, members in groups.items()]
+
+
 def score_runs(
     path: Path,
     profiles: Profiles | None = None,
@@ -318,9 +325,22 @@ def score_runs(
     return Accuracy(rows=rows)
 
 
-def compute_row_band(run: MeasuredRun, gpu_measured: bool, stack_measured: bool) -> tuple[float, float]:
-    """Low and high factor of a run's step."""
-    return band_factors(moe=run.moe, stack_measured=stack_measured, gpu_measured=gpu_measured, stated=run.complete)
+def build_scored_row(
+    run: MeasuredRun, step_s: float, *, gpu_measured: bool, stack_measured: bool, **fields: Any
+) -> ScoredRow:
+    """A run with its predicted step and the band of it; `fields`: what else is known of the row."""
+    low, high = band_factors(moe=run.moe, stack_measured=stack_measured, gpu_measured=gpu_measured, stated=run.complete)
+    return ScoredRow(
+        id=run.id,
+        source=run.source,
+        measured_s=run.step_time_s,
+        predicted_s=step_s,
+        low_s=low * step_s,
+        high_s=high * step_s,
+        complete=run.complete,
+        moe=run.moe,
+        **fields,
+    )
 
 
 @dataclass
@@ -352,35 +372,20 @@ class _RunScorer:
 
     def _score_runs(self, runs: Sequence[MeasuredRun], predictions: PredictedRuns) -> Iterable[ScoredRow]:
         for index, run in enumerate(runs):
-            step_s = float(predictions.step_s[index])
-            stack_measured = self.profiles.stacks[run.stack].get("measured", True)
-            low, high = compute_row_band(run, bool(predictions.gpu_measured[index]), stack_measured)
-            yield ScoredRow(
-                id=run.id,
-                source=run.source,
-                measured_s=run.step_time_s,
-                predicted_s=step_s,
-                low_s=low * step_s,
-                high_s=high * step_s,
+            yield build_scored_row(
+                run,
+                float(predictions.step_s[index]),
+                gpu_measured=bool(predictions.gpu_measured[index]),
+                stack_measured=self.profiles.stacks[run.stack].get("measured", True),
                 memory_gib_measured=run.memory_gib,
                 memory_gib_predicted=float(predictions.memory_gib[index]),
                 doubtful=self.doubtful.get(run.id),
                 duplicate_of=run.duplicate_of,
                 stack=run.stack,
-                complete=run.complete,
-                moe=run.moe,
                 assumed=self.assumptions.setdefault(run.assumed, run.assumed),
                 setup=self.key_numbers.setdefault(build_setup_key(run), len(self.key_numbers)),
                 strategy=self.key_numbers.setdefault(build_strategy_key(run), len(self.key_numbers)),
             )
-
-
-def _remove_doubt(row: ScoredRow) -> ScoredRow:
-    return replace(row, doubtful=None)
-
-
-def _compute_error_pct(measured_s: float | None, predicted_s: float | None) -> float | None:
-    return None if measured_s is None or predicted_s is None else 100.0 * (predicted_s / measured_s - 1.0)
 
 
 def _apply_if_any(function: Callable[[Any], Any], values: Any) -> float | None:

@@ -30,7 +30,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.calibrate.accuracy import ScoredRow, Scores, compute_row_band, summarize_errors
+from crosszone.calibrate.accuracy import ScoredRow, Scores, build_scored_row, summarize_errors, summarize_sources
 from crosszone.calibrate.predicted import StepBatches, get_gpu
 from crosszone.calibrate.runs import MeasuredRun, read_doubtful
 from crosszone.cost.coefficients import COMMON
@@ -95,7 +95,7 @@ def fit(
     problem = _LeastSquares(predict, index, np.log(measured), start, prior_arrays, weights, scale)
     theta = problem.start_theta
     damping, residual = 1e-2, problem.compute_residual(theta)
-    cost, finished_rounds, slow_rounds = problem.cost(residual, theta), 0, 0
+    cost, finished_rounds, slow_rounds = problem.compute_cost(residual, theta), 0, 0
     normal, gradient = problem.compute_normal_equations(theta, residual)
     while finished_rounds < rounds and slow_rounds < MOST_SLOW_ROUNDS:
         finished_rounds += 1
@@ -111,7 +111,7 @@ def fit(
             step_scale = min(1.0, 1.0 / max(SMALLEST, float(np.abs(change).max(initial=0.0))))
             trial = np.clip(theta + step_scale * change, problem.lower, problem.upper)
             trial_residual = problem.compute_residual(trial)
-            trial_cost = problem.cost(trial_residual, trial)
+            trial_cost = problem.compute_cost(trial_residual, trial)
             if trial_cost < cost:
                 theta, residual, cost, damping = trial, trial_residual, trial_cost, max(1e-7, damping / 4)
                 break
@@ -120,7 +120,7 @@ def fit(
         slow_rounds = slow_rounds + 1 if before - cost < LEAST_PROGRESS * before else 0
     error = np.zeros(len(start))
     error[problem.at] = np.sqrt(np.diag(np.linalg.inv(normal)))
-    return Fit(values=problem.values(theta), error=error, cost=cost, rounds=finished_rounds)
+    return Fit(values=problem.expand_values(theta), error=error, cost=cost, rounds=finished_rounds)
 
 
 class _LeastSquares:
@@ -148,29 +148,30 @@ class _LeastSquares:
         anchor = prior_arrays.anchor[self.at]
         is_tied = (anchor >= 0) & (self.column[anchor] >= 0)
         self.prior_matrix = np.eye(len(self.at))
-        """away @ theta - middle: distance of each value from its centre."""
+        """prior_matrix @ theta - prior_offset: distance of each value from its centre."""
         self.prior_matrix[np.flatnonzero(is_tied), self.column[anchor[is_tied]]] -= 1.0
         centre = np.where(anchor >= 0, start[anchor], prior_arrays.centre[self.at])
         self.prior_offset = np.where(is_tied, 0.0, np.log(np.maximum(centre, SMALLEST)))
         self.prior_precision = 1.0 / prior_arrays.sd[self.at] ** 2
 
-    def values(self, theta: Vector) -> Vector:
+    def expand_values(self, theta: Vector) -> Vector:
+        """All values of the profiles; those that are not free keep their start."""
         values = self.start.copy()
         values[self.at] = np.exp(theta)
         return values
 
     def compute_residual(self, theta: Vector) -> Vector:
-        values = self.values(theta)
+        values = self.expand_values(theta)
         return np.log(self.predict({f: values[i] for f, i in self.index.items()})) - self.target
 
-    def cost(self, residual: Vector, theta: Vector) -> float:
+    def compute_cost(self, residual: Vector, theta: Vector) -> float:
         prior_distance = self.prior_matrix @ theta - self.prior_offset
         row_costs = self.weight * 2.0 * (np.sqrt(1.0 + (residual / self.scale) ** 2) - 1.0)
         return float(row_costs.sum() + (self.prior_precision * prior_distance**2).sum())
 
     def compute_normal_equations(self, theta: Vector, residual: Vector) -> tuple[Vector, Vector]:
         """Gauss-Newton matrix and half the gradient."""
-        jacobian = self._jacobian(theta, residual)
+        jacobian = self._compute_jacobian(theta, residual)
         robust_weight = self.weight / np.sqrt(1.0 + (residual / self.scale) ** 2) / self.scale**2
         weighted_jacobian = jacobian * robust_weight[:, None]
         prior_distance = self.prior_matrix @ theta - self.prior_offset
@@ -180,9 +181,9 @@ class _LeastSquares:
             weighted_jacobian.T @ residual + weighted_prior.T @ prior_distance,
         )
 
-    def _jacobian(self, theta: Vector, residual: Vector) -> Vector:
+    def _compute_jacobian(self, theta: Vector, residual: Vector) -> Vector:
         jacobian = np.zeros((len(residual), len(self.at)))
-        values = self.values(theta)
+        values = self.expand_values(theta)
         base = {f: values[i] for f, i in self.index.items()}
         for field, at in self.index.items():
             columns = self.column[at[:, 0]]
@@ -261,7 +262,7 @@ class TrainingRows:
     runs: tuple[MeasuredRun, ...]
     weights: Vector
 
-    def without(self, left_out: Iterable[bool]) -> TrainingRows:
+    def drop(self, left_out: Iterable[bool]) -> TrainingRows:
         """Those that are not left out."""
         is_kept = ~np.fromiter(left_out, dtype=bool, count=len(self.runs))
         runs = tuple(run for run, keep in zip(self.runs, is_kept, strict=True) if keep)
@@ -308,23 +309,11 @@ class CrossValidation:
     @cached_property
     def rows(self) -> list[ScoredRow]:
         """The rows with their predictions and bands."""
-        scored_rows = []
-        for at, run in enumerate(self.runs):
-            step = float(self.predicted_s[at])
-            low, high = compute_row_band(run, bool(self.gpu_known[at]), bool(self.stack_known[at]))
-            scored_rows.append(
-                ScoredRow(
-                    id=run.id,
-                    source=run.source,
-                    measured_s=run.step_time_s,
-                    predicted_s=step,
-                    low_s=low * step,
-                    high_s=high * step,
-                    complete=run.complete,
-                    moe=run.moe,
-                )
-            )
-        return scored_rows
+        columns = (self.predicted_s, self.gpu_known, self.stack_known)
+        return [
+            build_scored_row(run, step_s, gpu_measured=gpu_known, stack_measured=stack_known)
+            for run, step_s, gpu_known, stack_known in zip(self.runs, *(c.tolist() for c in columns), strict=True)
+        ]
 
     @cached_property
     def scores(self) -> Scores:
@@ -333,13 +322,12 @@ class CrossValidation:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON: all rows, those with experts, and each source."""
-        names = list(dict.fromkeys(row.source for row in self.rows))
         return {
             "kind": self.kind,
             "folds": self.folds,
             **self.scores,
             "moe": summarize_errors([row for row in self.rows if row.moe]),
-            "by_source": [{"source": s, **summarize_errors([r for r in self.rows if r.source == s])} for s in names],
+            "by_source": summarize_sources(self.rows),
         }
 
 
@@ -383,7 +371,7 @@ def cross_validate(
 
 def list_held_out_masks(rows: TrainingRows, profiles: Profiles, kind: Kind) -> list[Mask]:
     """Which rows each fit leaves out."""
-    return assign_folds([_label(run, kind, profiles) for run in thin_rows(rows).runs], FOLDS[kind])
+    return assign_folds([_get_label(run, kind, profiles) for run in thin_rows(rows).runs], FOLDS[kind])
 
 
 def thin_rows(rows: TrainingRows) -> TrainingRows:
@@ -409,7 +397,7 @@ def assign_folds(labels: Sequence[Hashable], most_folds: int) -> list[Mask]:
     return [of_row == number for number in range(len(size))]
 
 
-def _label(run: MeasuredRun, kind: Kind, profiles: Profiles) -> Hashable:
+def _get_label(run: MeasuredRun, kind: Kind, profiles: Profiles) -> Hashable:
     if kind == "source":
         return run.source
     if kind == "model":

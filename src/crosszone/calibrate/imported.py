@@ -90,40 +90,15 @@ class ImportedRun(Value):
         notices: tuple[Notice, ...] = (),
         bad_rows: int = 0,
         chosen_step: str | int | None = None,
+        measured: MeasuredTimelines | None = None,
     ) -> ImportedRun:
-        """What a trace says; `phases` by step are the format's own, `figures` what else is known of a step."""
-        document = trace.model_dump(mode="json", exclude_none=True)
-        measured = read_measured(trace.to_json())
-        return cls.from_measured(
-            measured,
-            document,
-            name=name,
-            kind=kind,
-            phases=phases,
-            figures=figures,
-            notices=notices,
-            bad_rows=bad_rows,
-            chosen_step=chosen_step,
-        )
+        """What a trace says; `phases` by step are the format's own, `figures` what else is known of a step.
 
-    @classmethod
-    def from_measured(
-        cls,
-        measured: MeasuredTimelines,
-        document: dict[str, Any],
-        *,
-        name: str | None = None,
-        kind: Literal["sheet", "measured"] = "measured",
-        phases: dict[int, dict[str, float]] | None = None,
-        figures: dict[str, Any] | None = None,
-        notices: tuple[Notice, ...] = (),
-        bad_rows: int = 0,
-        chosen_step: str | int | None = None,
-    ) -> ImportedRun:
-        """What a trace that was read row by row says; `document` is what of it is kept as its timeline.
-
-        Its figures are those of `chosen_step`; none: of the step of median length. [A30]
+        Its figures are those of `chosen_step`; none: of the step of median length. [A30] `measured`: the trace as it
+        was read row by row, where wrong rows were left out.
         """
+        document = trace.model_dump(mode="json", exclude_none=True)
+        measured = measured or read_measured(trace.to_json())
         seconds = {step.step: step.end_s - step.start_s for step in measured.steps}
         phases_by_step = {number: compute_phases(measured, number) for number in seconds} if phases is None else phases
         number = None if chosen_step is None else resolve_iteration(chosen_step, seconds)
@@ -150,9 +125,9 @@ class ImportedRun(Value):
         """Times of the iterations by number."""
         return {step.step: step.seconds for step in self.steps}
 
-    def get_step(self, word: str | int) -> ImportedStep:
+    def get_step(self, which: str | int) -> ImportedStep:
         """The iteration by its number, or by `first`, `last` or `best`."""
-        number = resolve_iteration(word, self.seconds)
+        number = resolve_iteration(which, self.seconds)
         return next(step for step in self.steps if step.step == number)
 
     def drop_first(self, count: int) -> ImportedRun:

@@ -57,24 +57,29 @@ def read_run(
     The first `skip` iterations are left out. Figures are of the `iteration` (first, last, best or its number) among
     the others; none: of the one of median length.
     """
-    about: dict[str, Any] = {"name": name, "groups": groups, "degrees": degrees, "progress": progress}
+    paths, detected = _find_files(files, form)
+
+    def read(chosen: str | int | None) -> ImportedRun:
+        if detected == "kineto":
+            title = name or paths[0].name
+            return read_kineto(paths, name=title, groups=groups, degrees=degrees, chosen_step=chosen, progress=progress)
+        if detected == "metrics":
+            return _read_metrics_run(paths, name, chosen)
+        data = _read_all(paths[0], MAX_TRACE_BYTES)
+        if detected == "benchmark":
+            return read_benchmark(data, name=name or paths[0].name, chosen_step=chosen)
+        return _read_own_trace(data, paths[0].name, name, chosen)
+
     if not skip:
-        return _read(files, form, iteration=iteration, **about)
-    run = _read(files, form, iteration=None, **about).drop_first(skip)
-    at = find_median_iteration(run.seconds) if iteration is None else resolve_iteration(iteration, run.seconds)
-    return _read(files, form, iteration=at, **about).drop_first(skip)
+        return read(iteration)
+    # the iteration is one of those that are left, so the files are read once to see which these are
+    seconds = read(None).drop_first(skip).seconds
+    at = find_median_iteration(seconds) if iteration is None else resolve_iteration(iteration, seconds)
+    return read(at).drop_first(skip)
 
 
-def _read(
-    files: Sequence[str | Path],
-    form: str,
-    *,
-    name: str | None,
-    iteration: str | int | None,
-    groups: Mapping[str, str] | None,
-    degrees: Mapping[str, int] | None,
-    progress: Progress | None,
-) -> ImportedRun:
+def _find_files(files: Sequence[str | Path], form: str) -> tuple[list[Path], str]:
+    """The files of a run and their format."""
     if form not in (AUTO, *FORMATS):
         raise build_choice_error("format", form, (AUTO, *FORMATS))
     paths = [path for file in files for path in _list_files(Path(file), form)]
@@ -85,15 +90,7 @@ def _read(
     detected = form if form != AUTO else detect_format(paths[0])
     if len(paths) > 1 and detected in SINGLE_FILE_FORMATS:
         raise InvalidError(Notice(code="trace_one_file", value=detected, params={"files": len(paths)}))
-    title = name or paths[0].name
-    if detected == "kineto":
-        return read_kineto(paths, name=title, groups=groups, degrees=degrees, chosen_step=iteration, progress=progress)
-    if detected == "metrics":
-        return _read_metrics_run(paths, name, iteration)
-    data = _read_all(paths[0], MAX_TRACE_BYTES)
-    if detected == "benchmark":
-        return read_benchmark(data, name=title, chosen_step=iteration)
-    return _read_own_trace(data, paths[0].name, name, iteration)
+    return paths, detected
 
 
 def collect_degrees(strategy: Strategy) -> dict[str, int]:
@@ -201,25 +198,24 @@ def _read_own_trace(data: bytes, file: str, name: str | None, iteration: str | i
         measured = read_measured(data)
     except InputError as error:
         raise type(error)(*(notice.with_place(file, notice.line) for notice in error.notices)) from None
-    document = _build_document(data, measured)
-    meta = document.get("meta") or {}
-    return ImportedRun.from_measured(
-        measured,
-        document,
+    trace = _read_or_rebuild_trace(data, measured)
+    return ImportedRun.from_trace(
+        trace,
+        measured=measured,
         name=name or (measured.name if measured.name != "trace" else file),
-        figures=_collect_figures(meta),
-        notices=tuple(_collect_missing_notices(meta, file)),
+        figures=_collect_figures(trace.meta),
+        notices=tuple(_collect_missing_notices(trace.meta, file)),
         chosen_step=iteration,
     )
 
 
-def _build_document(data: bytes, measured: MeasuredTimelines) -> dict[str, Any]:
-    """The trace to keep: as it was given, or what of it could be used."""
+def _read_or_rebuild_trace(data: bytes, measured: MeasuredTimelines) -> Trace:
+    """The trace to keep: as it was given, or made of the rows that could be used."""
     meta: dict[str, Any] = {}
     try:
         trace = read_trace(data)
         if trace.steps:
-            return trace.model_dump(mode="json", exclude_none=True)
+            return trace
         meta = dict(trace.meta)
     except InputError:
         pass  # a table, or a trace with rows that are wrong: what can be used is put together below
@@ -233,7 +229,7 @@ def _build_document(data: bytes, measured: MeasuredTimelines) -> dict[str, Any]:
     steps = [step.model_dump() for step in measured.steps]
     lanes = [lane.model_dump() for lane in spans.lanes]
     fields = {"version": 1, "kind": "measured", "name": measured.name, "unit": "s"}
-    return Trace(**fields, lanes=lanes, spans=rows, steps=steps, meta=meta).model_dump(mode="json", exclude_none=True)
+    return Trace(**fields, lanes=lanes, spans=rows, steps=steps, meta=meta)
 
 
 def _collect_figures(meta: Mapping[str, Any]) -> dict[str, Any]:
