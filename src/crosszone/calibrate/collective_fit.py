@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 
-from crosszone.calibrate.user_files import RowNotices, build_columns_error, check_head
+from crosszone.calibrate.user_files import RowNotices, build_columns_error, build_unreadable_error, check_head
 from crosszone.cost.collectives import (
     CollectiveCost,
     Ring,
@@ -500,8 +500,7 @@ def read_collectives(path: Path, *, keep_noisy: bool = False, cluster: str | Non
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
     except OSError as error:
-        params = {"reason": error.strerror or str(error)}
-        raise FileError(Notice(code="file_unreadable", value=str(path), params=params)) from None
+        raise build_unreadable_error(path, error) from None
     if len(data) > MOST_BYTES:
         raise FileError(Notice(code="file_too_large", value=str(path), params={"limit_mib": MOST_BYTES // 2**20}))
     check_head(data, str(path))

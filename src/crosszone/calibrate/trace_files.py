@@ -23,7 +23,7 @@ from crosszone.calibrate.imported import ImportedRun
 from crosszone.calibrate.kineto import Progress
 from crosszone.calibrate.kineto_trace import read_kineto
 from crosszone.calibrate.stability import find_median_iteration, resolve_iteration
-from crosszone.calibrate.user_files import check_head, iterate_chunks
+from crosszone.calibrate.user_files import build_unreadable_error, check_head, iterate_chunks
 from crosszone.errors import FileError, InputError, InvalidError, Notice, build_choice_error
 from crosszone.inputs.strategy import Strategy
 from crosszone.schedule.measured import MAX_METRICS_BYTES, NEEDED, MeasuredTimelines, read_measured, read_metrics
@@ -154,7 +154,7 @@ def _read_head(path: Path) -> bytes:
                 if len(data) >= HEAD_BYTES:
                     break
     except OSError as error:
-        raise _build_unreadable_error(path, error) from None
+        raise build_unreadable_error(path, error) from None
     return data[:HEAD_BYTES]
 
 
@@ -163,12 +163,7 @@ def _read_all(path: Path, limit_bytes: int) -> bytes:
         with path.open("rb") as file:
             return b"".join(iterate_chunks(file, path.name, limit_bytes=limit_bytes))
     except OSError as error:
-        raise _build_unreadable_error(path, error) from None
-
-
-def _build_unreadable_error(path: Path, error: OSError) -> FileError:
-    params = {"reason": error.strerror or str(error)}
-    return FileError(Notice(code="file_unreadable", value=str(path), params=params, file=str(path)))
+        raise build_unreadable_error(path, error) from None
 
 
 def _read_metrics_run(paths: Sequence[Path], name: str | None, iteration: str | int | None) -> ImportedRun:

@@ -94,6 +94,12 @@ def build_columns_error(name: str, missing: Sequence[str]) -> InputError:
     return InputError(Notice(code="runs_columns", value=name, params={"missing": missing}, file=name, line=1))
 
 
+def build_unreadable_error(path: Path, error: Exception) -> FileError:
+    """What to raise for a file that the system does not let be read."""
+    reason = getattr(error, "strerror", None) or str(error)
+    return FileError(Notice(code="file_unreadable", value=str(path), params={"reason": reason}, file=str(path)))
+
+
 def iterate_chunks(
     file: BinaryIO, name: str = "<file>", *, limit_bytes: int = MAX_BYTES, progress: Callable[[int], None] | None = None
 ) -> Iterator[bytes]:
