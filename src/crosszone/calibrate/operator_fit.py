@@ -36,7 +36,7 @@ import io
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -44,7 +44,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.calibrate.user_files import build_columns_error, open_table
+from crosszone.calibrate.user_files import build_columns_error, build_unreadable_error, open_table
 from crosszone.cost.operator_forms import (
     DIMS,
     DTYPE_BYTES,
@@ -67,8 +67,6 @@ from crosszone.errors import FileError, InputError, InvalidError, Notice, build_
 from crosszone.extras import require_extra
 from crosszone.inputs.catalogue import catalogue
 
-MOST_TREES, MOST_LEAVES = 60, 8  # Larger ones would be no small correction, and fill the profile's file
-
 
 @dataclass(frozen=True, kw_only=True)
 class CorrectionSettings:
@@ -81,10 +79,6 @@ class CorrectionSettings:
     """Share of its residual that a tree takes away."""
     least: int = 3
     """Samples that a leaf has at least; more where there are many samples."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
 
 
 def build_sample_features(samples: Samples, processors: int) -> dict[str, Floats]:
@@ -199,7 +193,7 @@ def fit_operator(
         held_out=samples.held_out if len(np.unique(samples.group)) > 1 else HALVES,
         ranges={name: (float(value.min()), float(value.max())) for name, value in samples.sizes.items()},
         parts=_score_parts(samples, random, unseen),
-        settings=correction_settings.as_dict() if is_better else {},
+        settings=asdict(correction_settings) if is_better else {},
         correction=trees,
     )
 
@@ -272,11 +266,7 @@ def assign_folds(samples: Samples, kind: str) -> npt.NDArray[np.int64]:
 
 
 def compute_held_out_errors(
-    samples: Samples,
-    processors: int,
-    kind: str,
-    settings: CorrectionSettings | None,
-    progress: Callable[[], None] | None = None,
+    samples: Samples, processors: int, kind: str, settings: CorrectionSettings | None
 ) -> tuple[Floats, Floats]:
     """Relative errors of each sample when held out: of the form, and with its correction. [K28]"""
     matrix, names = build_matrix(samples, processors)
@@ -291,13 +281,15 @@ def compute_held_out_errors(
         if settings is not None:
             change = np.log(time_us[~held_out] / form.time_us(matrix[~held_out]))
             trees = fit_trees({name: value[~held_out] for name, value in features.items()}, change, settings)
-            factor = np.clip(
-                trees.evaluate({n: v[held_out] for n, v in features.items()}), -MOST_CORRECTION, MOST_CORRECTION
-            )
-            corrected_error[held_out] = predicted * np.exp(factor) / time_us[held_out] - 1
-        if progress is not None:
-            progress()
+            corrected = correct_times(predicted, trees, {name: value[held_out] for name, value in features.items()})
+            corrected_error[held_out] = corrected / time_us[held_out] - 1
     return np.abs(form_error), np.abs(corrected_error) if settings is not None else np.abs(form_error)
+
+
+def correct_times(time_us: Floats, trees: Trees, features: Mapping[str, Floats]) -> Floats:
+    """Times of the form with their correction."""
+    change = np.clip(trees.evaluate(features), -MOST_CORRECTION, MOST_CORRECTION)
+    return np.asarray(time_us * np.exp(change))
 
 
 GRID: tuple[CorrectionSettings, ...] = (
@@ -367,9 +359,9 @@ def _compute_test_errors(
         build_sample_features(training, processors), np.log(training.time_us / form.time_us(matrix)), settings
     )
     predicted = form.time_us(build_matrix(test, processors)[0])
-    change = np.clip(trees.evaluate(build_sample_features(test, processors)), -MOST_CORRECTION, MOST_CORRECTION)
+    corrected = correct_times(predicted, trees, build_sample_features(test, processors))
     form_error, corrected_error = (
-        float(np.abs(time / test.time_us - 1).mean()) for time in (predicted, predicted * np.exp(change))
+        float(np.abs(time_us / test.time_us - 1).mean()) for time_us in (predicted, corrected)
     )
     return round(100 * form_error, 3), round(100 * corrected_error, 3)
 
@@ -435,8 +427,6 @@ class Samples:
 
     def select(self, which: Any) -> Samples:
         """Some of them."""
-        from dataclasses import replace
-
         arrays = {
             name: getattr(self, name)[which] for name in ("time_us", "host_us", "memory_gib", "recompute", "group")
         }
@@ -522,13 +512,12 @@ def read_samples(paths: Sequence[Path], gpu: str | None = None) -> SampledOperat
 
 def find_catalogue_name(device: str) -> str:
     """The catalogue name of a GPU that calls itself `device`, e.g. NVIDIA H200."""
-    word = device.lower().replace("nvidia", "").replace("graphics", "").strip(" -_").replace(" ", "-")
-    candidates = [word, word.replace("-hbm3", "").replace("-hbm2e", ""), word.split("-")[0]]
-    for name in candidates:
+    model = device.lower().replace("nvidia", "").replace("graphics", "").strip(" -_").replace(" ", "-")
+    for name in (model, model.replace("-hbm3", "").replace("-hbm2e", ""), model.split("-")[0]):
         entry = catalogue().find("gpus", name) if name else None
         if entry is not None:
             return entry.name
-    return catalogue().gpu(word or device).name
+    return catalogue().gpu(model or device).name
 
 
 def _read_table(path: Path, sample_rows: _SampleRows) -> None:
@@ -558,15 +547,12 @@ def _read_text(path: Path) -> str:
             raise FileError(Notice(code="samples_bytes", value=str(path), params={"limit": MAX_BYTES // 2**20}))
         return path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise FileError(
-            Notice(code="file_unreadable", value=str(path), params={"reason": reason}, file=str(path))
-        ) from None
+        raise build_unreadable_error(path, error) from None
 
 
 def _read_kernel_row(cells: Mapping[str, str], sample_rows: _SampleRows) -> None:
     """A row of `crosszone calibrate kernels`."""
-    op, dtype, which, mode = (_read_word(cells, name) for name in ("op", "dtype", "pass", "mode"))
+    op, dtype, which, mode = (_read_cell(cells, name) for name in ("op", "dtype", "pass", "mode"))
     for name, value, allowed in (
         ("op", op, DIMS),
         ("dtype", dtype, DTYPE_BYTES),
@@ -574,10 +560,10 @@ def _read_kernel_row(cells: Mapping[str, str], sample_rows: _SampleRows) -> None
     ):
         if value not in allowed:
             raise build_choice_error(name, value, allowed)
-    device = _read_word(cells, "device")
+    device = _read_cell(cells, "device")
     if device not in sample_rows.gpus:
         sample_rows.gpus[device] = find_catalogue_name(device)
-    if flag := _read_word(cells, "flag"):
+    if flag := _read_cell(cells, "flag"):
         sample_rows.left_out[flag] += 1
         return
     needed = [name for name in DIMS[op] if cells.get(name) or (op, name) not in OPTIONAL]
@@ -585,7 +571,7 @@ def _read_kernel_row(cells: Mapping[str, str], sample_rows: _SampleRows) -> None
     for (optional_op, name), default in OPTIONAL.items():
         if optional_op == op and name not in row:
             row[name] = row[default] if isinstance(default, str) else default
-    recompute = _read_word(cells, "recompute") == "full"
+    recompute = _read_cell(cells, "recompute") == "full"
     sample_key = (op, dtype, which, mode, device, recompute, tuple(row.items()))
     if sample_key in sample_rows.seen_keys:
         sample_rows.left_out["repeated"] += 1
@@ -617,7 +603,7 @@ def _classify_part(op: str, row: Mapping[str, float]) -> str:
     return "long" if row["time_us"] >= LONG_US else "short"
 
 
-def _read_word(cells: Mapping[str, str], name: str) -> str:
+def _read_cell(cells: Mapping[str, str], name: str) -> str:
     return (cells.get(name) or "").strip()
 
 
@@ -642,14 +628,14 @@ def _check_unit(roofs: Sequence[float], paths: Sequence[Path]) -> None:
 
 def _read_model_row(cells: Mapping[str, str], sample_rows: _SampleRows) -> None:
     """A row of a GPUModeling25 table; time of not causal flash attention is halved, as half the scores are masked."""
-    gpu = _read_word(cells, "gpu")
+    gpu = _read_cell(cells, "gpu")
     if gpu not in MODEL_GPUS:
         raise build_choice_error("gpu", gpu, MODEL_GPUS)
     sample_rows.gpus[gpu] = MODEL_GPUS[gpu]
-    if flag := _read_word(cells, "flag"):
+    if flag := _read_cell(cells, "flag"):
         sample_rows.left_out[flag] += 1
         return
-    name, which = _read_word(cells, "op"), _read_word(cells, "pass")
+    name, which = _read_cell(cells, "op"), _read_cell(cells, "pass")
     row_sizes = {
         c: _read_number(cells, c) for c in ("mp", "micro_batch", "heads", "seq", "hidden", "layers") if cells.get(c)
     }
@@ -734,7 +720,7 @@ def _group_samples(fit_key: tuple[str, str, str, str], rows: Sequence[Mapping[st
     op, dtype, which, mode = fit_key
     numbers = {group: number for number, group in enumerate(sorted({row["group"] for row in rows}))}
 
-    def column(name: str) -> Floats:
+    def build_column(name: str) -> Floats:
         return np.array([row[name] for row in rows], dtype=float)
 
     return Samples(
@@ -742,10 +728,10 @@ def _group_samples(fit_key: tuple[str, str, str, str], rows: Sequence[Mapping[st
         dtype=dtype,
         which=which,
         mode=mode,
-        sizes={name: column(name) for name in DIMS[op]},
-        time_us=column("time_us"),
-        host_us=column("host_us"),
-        memory_gib=column("memory_gib"),
+        sizes={name: build_column(name) for name in DIMS[op]},
+        time_us=build_column("time_us"),
+        host_us=build_column("host_us"),
+        memory_gib=build_column("memory_gib"),
         recompute=np.array([row["recompute"] for row in rows]),
         group=np.array([numbers[row["group"]] for row in rows]),
         held_out=rows[0].get("held_out") or " x ".join(_list_held_out_sizes(op)),

@@ -216,12 +216,21 @@ class CoefficientFinder:
 
     def set_value(self, name: str, value: float, error: float) -> None:
         """A measured value."""
-        if value > 0:
-            self.values[name] = Coefficient(value=float(f"{value:.4g}"), error=float(f"{error:.2g}"), origin="measured")
+        set_measured(self.values, name, value, error)
 
-    def get_peak(self, dtype: str) -> float | None:
-        """Dense peak in FLOP/s."""
-        tflops = getattr(self.gpu.dense_tflops, dtype)
+    @property
+    def byte_s(self) -> float:
+        """Seconds that a matmul adds per byte of its operands (coefficient *tile*)."""
+        return self.get_value("tile") / self.memory_rate
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Rate of memory-bound kernels."""
+        return self.get_value("memory") * self.memory_rate
+
+    def get_peak(self, dtype: str | None) -> float | None:
+        """Dense peak in FLOP/s; None where it, or the precision, is not known."""
+        tflops = None if dtype is None else getattr(self.gpu.dense_tflops, dtype)
         return None if tflops is None else tflops * 1e12
 
     def find_main_dtype(self, op: str) -> str | None:
@@ -232,6 +241,12 @@ class CoefficientFinder:
         }
         best = max(count, key=lambda t: count[t])
         return best if count[best] else None
+
+
+def set_measured(coefficients: dict[str, Coefficient], name: str, value: float, error: float) -> None:
+    """Add a measured value where it is one; a fit that ended at 0 says nothing."""
+    if value > 0:
+        coefficients[name] = Coefficient(value=float(f"{value:.4g}"), error=float(f"{error:.2g}"), origin="measured")
 
 
 def find_coefficients(read: SampledOperators, gpu: Gpu) -> CoefficientFinder:
@@ -273,9 +288,7 @@ def _fit_memory(finder: CoefficientFinder) -> None:
 
 def _fit_matmuls(finder: CoefficientFinder) -> None:
     """Efficiency and tile of aligned matmuls, all three passes together. [O1]"""
-    dtype = finder.find_main_dtype("matmul")
-    peak = finder.get_peak(dtype) if dtype else None
-    joined_passes = _join_matmul_passes(finder, "matmul", dtype) if dtype else None
+    joined_passes, peak = _join_matmul_passes(finder, "matmul")
     if joined_passes is None or peak is None:
         return
     s, total = joined_passes.sizes, joined_passes.total_s
@@ -295,12 +308,12 @@ def _fit_matmuls(finder: CoefficientFinder) -> None:
     _note_error(finder, "matmul", matrix @ np.array([1 / share, tile]), time_s)
 
 
-def _join_matmul_passes(
-    finder: CoefficientFinder, op: str, dtype: str | None, mode: str = "eager"
-) -> JoinedPasses | None:
-    """A matmul forward and backward: three matmuls, or two timings that hold them."""
-    samples = finder.read.select_samples(op, dtype, mode=mode)
-    return join_samples(samples, ("fwd", "dgrad", "wgrad")) or join_samples(samples, ("fwd", "bwd"))
+def _join_matmul_passes(finder: CoefficientFinder, op: str) -> tuple[JoinedPasses | None, float | None]:
+    """A matmul forward and backward (three matmuls, or two timings that hold them), and the peak of its precision."""
+    dtype = finder.find_main_dtype(op)
+    samples = finder.read.select_samples(op, dtype) if dtype else []
+    joined_passes = join_samples(samples, ("fwd", "dgrad", "wgrad")) or join_samples(samples, ("fwd", "bwd"))
+    return joined_passes, finder.get_peak(dtype)
 
 
 def _fit_fp8_matmuls(finder: CoefficientFinder) -> None:
@@ -311,29 +324,25 @@ def _fit_fp8_matmuls(finder: CoefficientFinder) -> None:
     time_s = np.concatenate([samples.time_us for samples in samples_by_pass]) * 1e-6
     m, n, k = (np.concatenate([samples.sizes[name] for samples in samples_by_pass]) for name in ("m", "n", "k"))
     group = np.concatenate([samples.group for samples in samples_by_pass])
-    tile_s = matmul_s(m, k, n, np.inf, finder.get_value("tile") / finder.memory_rate)
+    tile_s = matmul_s(m, k, n, np.inf, finder.byte_s)
     use = (time_s > 1e-6 * LAUNCH_BOUND_US) & (time_s > 1.05 * tile_s)
     if use.sum() < 10:
         return
     ideal = 2.0 * m * n * k / peak
-
     _fit_share(finder, "matmul_fp8", time_s[use], tile_s[use], ideal[use], group[use])
 
 
 def _fit_grouped_gemms(finder: CoefficientFinder) -> None:
     """Rate of grouped GEMMs over dense ones. [O6]"""
-    dtype = finder.find_main_dtype("grouped_matmul")
-    joined_passes = _join_matmul_passes(finder, "grouped_matmul", dtype) if dtype else None
-    peak = finder.get_peak(dtype) if dtype else None
+    joined_passes, peak = _join_matmul_passes(finder, "grouped_matmul")
     if joined_passes is None or peak is None:
         return
     s, total = joined_passes.sizes, joined_passes.total_s
-    tile_s = 3.0 * matmul_s(s["m"], s["k"], s["n"], np.inf, finder.get_value("tile") / finder.memory_rate, s["groups"])
+    tile_s = 3.0 * matmul_s(s["m"], s["k"], s["n"], np.inf, finder.byte_s, s["groups"])
     use = (total > 3e-6 * LAUNCH_BOUND_US) & (total > 1.05 * tile_s)
     if use.sum() < 10:
         return
     ideal = 6.0 * s["m"] * s["n"] * s["k"] / (finder.get_value("matmul") * peak)
-
     _fit_share(finder, "grouped", total[use], tile_s[use], ideal[use], joined_passes.group[use])
 
 
@@ -352,15 +361,11 @@ def _fit_share(
 
 def _fit_unaligned_matmuls(finder: CoefficientFinder) -> None:
     """Time of matmuls with an odd number of columns over aligned ones. [O9]"""
-    dtype = finder.find_main_dtype("matmul")
-    joined_passes = _join_matmul_passes(finder, "matmul", dtype) if dtype else None
-    peak = finder.get_peak(dtype) if dtype else None
+    joined_passes, peak = _join_matmul_passes(finder, "matmul")
     if joined_passes is None or peak is None:
         return
     s = joined_passes.sizes
-    aligned = 3.0 * matmul_s(
-        s["m"], s["k"], s["n"], finder.get_value("matmul") * peak, finder.get_value("tile") / finder.memory_rate
-    )
+    aligned = 3.0 * matmul_s(s["m"], s["k"], s["n"], finder.get_value("matmul") * peak, finder.byte_s)
     odd = (s["n"] % 2 == 1) & (s["k"] % 8 == 0) & (joined_passes.total_s > 3e-6 * LAUNCH_BOUND_US)
     heads = odd & (s["n"] >= ODD_HEAD_COLUMNS)
     use = heads if heads.sum() >= 4 else odd
@@ -376,7 +381,7 @@ def _fit_flash(finder: CoefficientFinder) -> None:
     from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
     dtype = finder.find_main_dtype("attention")
-    peak = finder.get_peak(dtype) if dtype else None
+    peak = finder.get_peak(dtype)
     forward = finder.read.select_samples("attention", dtype, "fwd") if dtype else []
     if not forward or peak is None:
         return
@@ -387,7 +392,7 @@ def _fit_flash(finder: CoefficientFinder) -> None:
     s, time_s = samples.sizes, samples.time_us * 1e-6
     tokens, width = s["batch"] * s["seq"], 2.0 * s["heads"] * s["head_dim"]
 
-    def formula(p: Floats) -> Floats:
+    def predict_forward_s(p: Floats) -> Floats:
         flash, wide, ramp = np.exp(p)
         share = flash_share(s["head_dim"], s["seq"], wide, ramp)
         return np.asarray(
@@ -399,30 +404,26 @@ def _fit_flash(finder: CoefficientFinder) -> None:
 
     def fit(mask: npt.NDArray[np.bool_]) -> Floats:
         def compute_residual(p: Floats) -> Floats:
-            return np.asarray(np.log(formula(p) / time_s)[mask])
+            return np.asarray(np.log(predict_forward_s(p) / time_s)[mask])
 
         return np.asarray(np.exp(least_squares(compute_residual, start, bounds=limits, loss="soft_l1", f_scale=0.05).x))
 
     values = estimate_with_errors(fit, samples.group)
     for name, (value, error) in zip(("flash", "flash_width", "flash_ramp"), values, strict=True):
         finder.set_value(name, value, error)
-    _note_error(finder, "flash", formula(np.log([value for value, _ in values])), time_s)
+    _note_error(finder, "flash", predict_forward_s(np.log([value for value, _ in values])), time_s)
     joined_passes = join_samples(finder.read.select_samples("attention", dtype), ("fwd", "bwd"))
     if joined_passes is not None:
         use = joined_passes.times["fwd"] > LAUNCH_BOUND_US
         if use.sum() >= 5:
-            finder.set_value(
-                "flash_backward",
-                *_estimate_median(
-                    (joined_passes.times["bwd"] / joined_passes.times["fwd"])[use], joined_passes.group[use]
-                ),
-            )
+            ratio = (joined_passes.times["bwd"] / joined_passes.times["fwd"])[use]
+            finder.set_value("flash_backward", *_estimate_median(ratio, joined_passes.group[use]))
 
 
 def _fit_batched_matmuls(finder: CoefficientFinder) -> None:
     """Batched matmuls of unfused attention and the traffic of its scores, both passes together. [O3]"""
     dtype = finder.find_main_dtype("scores_matmul")
-    peak = finder.get_peak(dtype) if dtype else None
+    peak = finder.get_peak(dtype)
     parts = [
         join_samples(finder.read.select_samples(op, dtype), ("fwd", "bwd")) for op in ("scores_matmul", "values_matmul")
     ]
@@ -440,10 +441,10 @@ def _fit_batched_matmuls(finder: CoefficientFinder) -> None:
         matrix = np.stack([6.0 * scores * s["head_dim"][use] / peak, scores], axis=-1)
         time_s = part.total_s[use]
 
-        def fit_one(mask: npt.NDArray[np.bool_], x: Floats = matrix, t: Floats = time_s) -> Floats:
+        def fit_part(mask: npt.NDArray[np.bool_], x: Floats = matrix, t: Floats = time_s) -> Floats:
             return _solve_below_peak(x[mask], t[mask])
 
-        estimates = estimate_with_errors(fit_one, part.group[use])
+        estimates = estimate_with_errors(fit_part, part.group[use])
         rates.append((1.0 / estimates[0][0], estimates[0][1]))
         traffic.append(estimates[1][0])
     share = 2.0 / sum(1.0 / value for value, _ in rates)
@@ -482,7 +483,7 @@ def _fit_optimizer(finder: CoefficientFinder) -> None:
             matrix = np.stack(
                 [np.ones(large.sum()), samples.sizes["layers"][large], samples.sizes["params"][large]], axis=-1
             )
-            time_s, rate = samples.time_us[large] * 1e-6, finder.get_value("memory") * finder.memory_rate
+            time_s, rate = samples.time_us[large] * 1e-6, finder.bytes_per_s
 
             def fit(mask: npt.NDArray[np.bool_], x: Floats = matrix, t: Floats = time_s) -> Floats:
                 return solve_non_negative(x[mask], t[mask])[2:]
@@ -517,9 +518,6 @@ LEAST_BLOCKS, LEAST_STEPS = 4, 5
 GATED = 3.0  # Matrices of the sampled MLP
 
 
-Put = Callable[[str, float, float], None]  # Takes a coefficient's name, value and error
-
-
 @dataclass(frozen=True)
 class LinearSums:
     """Layers and steps as sums: known seconds, and what is multiplied by the coefficients that are looked for."""
@@ -539,13 +537,6 @@ def find_stack_coefficients(finder: CoefficientFinder) -> dict[str, dict[str, Co
 
 def _find_mode_coefficients(finder: CoefficientFinder, mode: str) -> dict[str, Coefficient]:
     coefficients: dict[str, Coefficient] = {}
-
-    def put(name: str, value: float, error: float) -> None:
-        if value > 0:
-            coefficients[name] = Coefficient(
-                value=float(f"{value:.4g}"), error=float(f"{error:.2g}"), origin="measured"
-            )
-
     parts = [
         part
         for op, sum_parts in (("layer", _sum_layers), ("train_step", _sum_steps))
@@ -556,14 +547,14 @@ def _find_mode_coefficients(finder: CoefficientFinder, mode: str) -> dict[str, C
         blocks = LinearSums(
             *(np.concatenate([getattr(samples, name) for samples in parts]) for name in LinearSums.__annotations__)
         )
-        _fit_traffic(finder, mode, blocks, put)
+        _fit_traffic(finder, mode, blocks, coefficients)
     layers = {samples.which: samples for samples in finder.read.select_samples("layer", mode=mode)}
     if all(which in layers and np.isfinite(layers[which].host_us).any() for which in ("fwd", "bwd")):
         for name, value, error in _measure_host(layers["fwd"], layers["bwd"]):
-            put(name, value, error)
+            set_measured(coefficients, name, value, error)
     if "bf16" in finder.optimizers and finder.read.select_samples("train_step", "bf16", mode=mode):
-        rate = finder.get_value("memory") * finder.memory_rate
-        put("optimizer_traffic", (finder.optimizers["bf16"] * rate - WEIGHT_TRAFFIC) / (STATE_BYTES["bf16"] / 16), 0.03)
+        traffic = (finder.optimizers["bf16"] * finder.bytes_per_s - WEIGHT_TRAFFIC) / (STATE_BYTES["bf16"] / 16)
+        set_measured(coefficients, "optimizer_traffic", traffic, 0.03)
     return coefficients
 
 
@@ -585,7 +576,9 @@ def _get_attention_dtype(dtype: str) -> str:
     return "bf16" if dtype == "fp8" else dtype
 
 
-def _fit_traffic(finder: CoefficientFinder, mode: str, blocks: LinearSums, set_value: Put) -> None:
+def _fit_traffic(
+    finder: CoefficientFinder, mode: str, blocks: LinearSums, coefficients: dict[str, Coefficient]
+) -> None:
     count = len(blocks.time_s)
     steps = int(np.sum(blocks.matrix[:, 2] > 0))
     if count < LEAST_BLOCKS:
@@ -599,7 +592,7 @@ def _fit_traffic(finder: CoefficientFinder, mode: str, blocks: LinearSums, set_v
 
     values = estimate_with_errors(fit, blocks.group)
     for name, (value, error) in zip(("elementwise", "head_traffic", "step_s"), values, strict=False):
-        set_value(name, value, min(error, 1.0))
+        set_measured(coefficients, name, value, min(error, 1.0))
     total = blocks.predicted_s + blocks.matrix[:, columns] @ np.array([value for value, _ in values])
     error = 100 * float(np.abs(total / blocks.time_s - 1).mean())
     finder.notes.append(f"{mode}: {count} layers and steps within {error:.1f} % in the mean (fitted to them)")
@@ -635,13 +628,12 @@ def _sum_steps(finder: CoefficientFinder, mode: str, dtype: str, samples: list[S
     """Whole training steps: layers, embedding, head, loss and optimizer."""
     first = samples[0]
     s, time_s = first.sizes, first.time_us * 1e-6
-    dtype_bytes, rate = DTYPE_BYTES[dtype], finder.get_value("memory") * finder.memory_rate
+    dtype_bytes, rate = DTYPE_BYTES[dtype], finder.bytes_per_s
     recompute = first.recompute.astype(float)
     matmuls_s, attention_s, traffic_s = predict_layer_parts(finder, s, dtype)
     tokens = s["batch"] * s["seq"]
     odd = np.where((s["vocab"] % 8 != 0) & (mode != "compiled"), finder.get_value("unaligned"), 1.0)
-    byte_s = finder.get_value("tile") / finder.memory_rate
-    head_s = odd * matmul_s(tokens, s["hidden"], s["vocab"], _get_matmul_rate(finder, dtype), byte_s)
+    head_s = odd * matmul_s(tokens, s["hidden"], s["vocab"], _get_matmul_rate(finder, dtype), finder.byte_s)
     weights = s["hidden"] * 2.0 * s["head_dim"] * (s["heads"] + s["kv_heads"]) + GATED * s["hidden"] * s["ffn"]
     params = s["layers"] * weights + 2.0 * s["vocab"] * s["hidden"]
     default_parameter_s = (finder.get_value("optimizer_traffic") * STATE_BYTES[dtype] / 16.0 + WEIGHT_TRAFFIC) / rate
@@ -667,7 +659,7 @@ def _select_blocks(
 
 def _get_matmul_rate(finder: CoefficientFinder, dtype: str) -> float:
     peak = finder.get_peak(dtype)
-    assert peak is not None  # _by_dtype left the others out
+    assert peak is not None  # _group_by_dtype left the others out
     return finder.get_value("matmul_fp8" if dtype == "fp8" else "matmul") * peak
 
 
@@ -675,7 +667,7 @@ def predict_layer_parts(finder: CoefficientFinder, s: dict[str, Floats], dtype: 
     """Seconds of a layer's matmuls, of its attention, and of its traffic at *elementwise* 1, forward. [O7]"""
     tokens, hidden, ffn = s["batch"] * s["seq"], s["hidden"], s["ffn"]
     query, key_value = s["heads"] * s["head_dim"], 2.0 * s["kv_heads"] * s["head_dim"]
-    rate, byte_s = _get_matmul_rate(finder, dtype), finder.get_value("tile") / finder.memory_rate
+    rate, byte_s = _get_matmul_rate(finder, dtype), finder.byte_s
     shapes = ((hidden, query + key_value), (query, hidden), (hidden, (GATED - 1.0) * ffn), (ffn, hidden))
     matmuls_s = sum(matmul_s(tokens, inner, columns, rate, byte_s) for inner, columns in shapes)
     share = flash_share(s["head_dim"], s["seq"], finder.get_value("flash_width"), finder.get_value("flash_ramp"))
@@ -687,8 +679,4 @@ def predict_layer_parts(finder: CoefficientFinder, s: dict[str, Floats], dtype: 
         * tokens
         * (RESIDUAL_PASSES * hidden + 2.0 * (query + 2.0 * key_value) + GATED * ffn)
     )
-    return (
-        np.asarray(matmuls_s),
-        np.asarray(attention_s),
-        moved_bytes / (finder.get_value("memory") * finder.memory_rate),
-    )
+    return np.asarray(matmuls_s), np.asarray(attention_s), moved_bytes / finder.bytes_per_s

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -148,10 +148,10 @@ def _search_settings(read: SampledOperators, advance: Progress | None) -> dict[s
 
 def _build_search_answer(search: SettingsSearch) -> dict[str, Any]:
     return {
-        "best": search.best.as_dict(),
+        "best": asdict(search.best),
         "test_pct": search.test_pct,
         "physical_test_pct": search.physical_pct,
-        "tried": [{**trial.settings.as_dict(), "error_pct": trial.error_pct} for trial in search.table],
+        "tried": [{**asdict(trial.settings), "error_pct": trial.error_pct} for trial in search.table],
     }
 
 
@@ -183,7 +183,7 @@ def _print_operator_profile(profile: OperatorProfile, unfitted: list[str], searc
         best = (("operator", "left"), ("operator_best_model", "left"), ("operator_settings", "left"))
         rows = build_table(label("operator_search_title"), (*best, ("operator_test_pct", "right")))
         for name, search in searched.items():
-            rows.add_row(name, search.best.regressor, _format_settings(search.best.as_dict()), f"{search.test_pct:.1f}")
+            rows.add_row(name, search.best.regressor, _format_settings(asdict(search.best)), f"{search.test_pct:.1f}")
         open_console().print(rows)
     if profile.coefficients:
         rows = build_table(
