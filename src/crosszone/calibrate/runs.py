@@ -3,9 +3,9 @@
     runs, skipped = read_runs(Path("measured_runs.csv"))
     doubtful = read_doubtful(Path("doubtful_rows.csv"))
 
-Needed columns: NEEDED and MEASURED; every other one may be missing, and an empty cell is a value the source does not
-state. Published runs have happened, so the rules of legality are not checked. A run's cluster is one zone of equal
-nodes, from the GPU, its count and the links that the row states.
+The columns NEEDED and MEASURED must be there; every other one may be missing, and an empty cell is a value the source
+does not state. Published runs have happened, so the rules of legality are not checked. A run's cluster is one zone of
+equal nodes, from the GPU, its count and the links that the row states.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any, Literal
 from crosszone.calibrate.runs_inference import (
     AXES,
     EXPERT_COLUMNS,
+    NEEDED_SHAPE,
     SHAPE_COLUMNS,
     Architectures,
     Assumptions,
@@ -35,7 +36,7 @@ from crosszone.calibrate.runs_inference import (
     complete_degrees,
     read_row_text,
 )
-from crosszone.calibrate.runs_inference import NEEDED_SHAPE as SHAPE
+from crosszone.calibrate.user_files import build_columns_error, build_unreadable_error
 from crosszone.cost.profile import stack_and_release, stack_of_release
 from crosszone.errors import FileError, InputError, Notice
 from crosszone.inputs.catalogue import Catalogue, catalogue
@@ -237,8 +238,7 @@ def _iterate_rows(path: Path, needed: tuple[str, ...]) -> Iterator[dict[str, str
             columns = [column.strip() for column in next(reader, [])]
             missing = [column for column in needed if column not in columns]
             if missing:
-                params = {"missing": missing}
-                raise InputError(Notice(code="runs_columns", value=name, params=params, file=name, line=1))
+                raise build_columns_error(name, missing)
             for cells in _iterate_readable(reader):
                 if isinstance(cells, str):
                     yield {"unreadable": cells}
@@ -246,11 +246,8 @@ def _iterate_rows(path: Path, needed: tuple[str, ...]) -> Iterator[dict[str, str
                     yield {c: cell.strip() for c, cell in zip(columns, cells, strict=False)}
     except FileNotFoundError:
         raise FileError(Notice(code="file_missing", value=name, file=name)) from None
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise FileError(Notice(code="file_unreadable", value=name, params={"reason": reason}, file=name)) from None
-    except csv.Error as error:
-        raise FileError(Notice(code="file_unreadable", value=name, params={"reason": str(error)}, file=name)) from None
+    except (OSError, csv.Error) as error:
+        raise build_unreadable_error(path, error) from None
 
 
 def _iterate_readable(reader: Iterator[list[str]]) -> Iterator[list[str] | str]:
@@ -279,14 +276,14 @@ class RunReader:
         try:
             if "unreadable" in row:
                 raise RowError("not_csv", f"The row is not CSV: {row['unreadable']}.")
-            return self._run(run_id, row)
+            return self._build_run(run_id, row)
         except RowError as error:
             code, reason = error.code, error.reason
         except InputError as error:
             code, reason = "out_of_range", f"A value cannot be: {error.notices[0].message()}"
         return Skipped(id=run_id, source=parse_source(run_id), code=code, reason=reason)
 
-    def _run(self, run_id: str, row: Row) -> MeasuredRun:
+    def _build_run(self, run_id: str, row: Row) -> MeasuredRun:
         text = read_row_text(row)
         gpus = _require_integer(row, "gpus", "no_gpus", "The number of GPUs is not stated.")
         seq_len = _require_integer(row, "seq_len", "no_batch", "The sequence length is not stated.")
@@ -317,12 +314,20 @@ class RunReader:
             text.defaults.vocab,
         )
         per_node = cluster.zones[0].nodes[0].gpus
-        strategy = build_strategy(_read_strategy_columns(row), text, axes, batch, model.layers, per_node, assumed)
+        cells = StrategyCells(
+            ep=_read_integer(row, "ep"),
+            micro_batch=_read_integer(row, "micro_batch"),
+            interleave=_read_integer(row, "interleave"),
+            sequence_parallel=_read_integer(row, "sequence_parallel", least=0),
+            recompute=row.get("recompute", ""),
+            notes=row.get("notes", ""),
+        )
+        strategy = build_strategy(cells, text, axes, batch, model.layers, per_node, assumed)
         if text.precision is None:
             assumed.add("precision", text.defaults.precision)
         job = _build_row_job(seq_len, batch, text.precision or text.defaults.precision, text.optimizer, text)
         time_s, time_from = _derive_step_time(row, step_s, tokens, text, model, job, gpus)
-        has_full_shape = all(columns[SHAPE_COLUMNS.index(key)] for key in SHAPE)
+        has_full_shape = all(columns[SHAPE_COLUMNS.index(key)] for key in NEEDED_SHAPE)
         duplicate, repeat = self._find_earlier(run_id, row)
         return MeasuredRun(
             id=run_id,
@@ -355,17 +360,6 @@ class RunReader:
         first = self.first_ids.get(key)
         self.first_ids.setdefault(key, run_id)
         return first
-
-
-def _read_strategy_columns(row: Row) -> StrategyCells:
-    return StrategyCells(
-        ep=_read_integer(row, "ep"),
-        micro_batch=_read_integer(row, "micro_batch"),
-        interleave=_read_integer(row, "interleave"),
-        sequence_parallel=_read_integer(row, "sequence_parallel", least=0),
-        recompute=row.get("recompute", ""),
-        notes=row.get("notes", ""),
-    )
 
 
 def _derive_step_time(

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -91,12 +92,6 @@ class RowText:
 def read_row_text(row: Row) -> RowText:
     """What the text columns of a row say."""
     return _read_text_columns(tuple(row.get(column, "")[:LONGEST_TEXT] for column in TEXT_COLUMNS))
-
-
-@cache
-def list_stack_names() -> tuple[str, ...]:
-    """Every stack a row can be of."""
-    return tuple(_load_rules()["defaults"])
 
 
 @cache
@@ -220,10 +215,7 @@ def complete_degrees(stated: Mapping[str, int | None], gpus: int, assumed: Assum
         degrees_by_axis["cp"] = 1
         assumed.add("cp", 1, "not stated")
     missing = [axis for axis in ("tp", "pp", "dp") if axis not in degrees_by_axis]
-    product = 1
-    for value in degrees_by_axis.values():
-        product *= value
-    remaining, remainder = divmod(gpus, product)
+    remaining, remainder = divmod(gpus, math.prod(degrees_by_axis.values()))
     if remainder or (not missing and remaining != 1):
         stated_degrees = " x ".join(f"{axis} {degrees_by_axis[axis]}" for axis in AXES if axis in degrees_by_axis)
         raise RowError("degrees_clash", f"The degrees do not multiply to the {gpus} GPUs: {stated_degrees}.")
@@ -272,21 +264,40 @@ def build_strategy(
     cut_experts = text.facts.get("expert_tp")
     gradients, weights, tensor = defaults.overlap
     fp32 = text.facts.get("fp32_gradients") or text.facts.get("fp32_reductions")
-    return _build_cached_strategy(
-        (tp, pp, dp, axes["cp"], row.ep or 1),
-        micro_batch,
-        interleave,
-        split_sequence,
-        recompute,
-        zero,
-        split_stage_layers(layers, pp, interleave, row.notes, text),
-        "node" if in_node else "all",
-        None if in_node else shard_ranks,
-        cut_experts if isinstance(cut_experts, int) else None,
+    communication = _build_communication(
+        gradient_dtype="fp32" if fp32 else defaults.gradient_dtype,
         # what a stack overlaps by default, as far as the run has it: frameworks refuse the switch without it
-        (gradients, weights and zero > 0, (tensor or bool(text.facts.get("async_tp"))) and split_sequence),
-        "fp32" if fp32 else defaults.gradient_dtype,
+        overlap_gradients=gradients,
+        overlap_parameters=weights and zero > 0,
+        overlap_tensor=(tensor or bool(text.facts.get("async_tp"))) and split_sequence,
     )
+    return _build_cached_strategy(
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        cp=axes["cp"],
+        ep=row.ep or 1,
+        micro_batch=micro_batch,
+        interleave=interleave,
+        sequence_parallel=split_sequence,
+        recompute=recompute,
+        zero=zero,
+        layers_per_stage=split_stage_layers(layers, pp, interleave, row.notes, text),
+        shard_within="node" if in_node else "all",
+        shard_ranks=None if in_node else shard_ranks,
+        expert_tp=cut_experts if isinstance(cut_experts, int) else None,
+        communication=communication,
+    )
+
+
+@lru_cache(maxsize=_REMEMBERED_STRATEGIES)
+def _build_cached_strategy(**fields: Any) -> Strategy:
+    return Strategy(**fields)
+
+
+@cache
+def _build_communication(**fields: Any) -> Communication:
+    return Communication(**fields)
 
 
 def split_stage_layers(layers: int, stages: int, interleave: int, notes: str, text: RowText) -> tuple[int, ...] | None:
@@ -330,42 +341,6 @@ def _select_interleave(row: StrategyCells, text: RowText, pp: int, layers: int, 
     return value
 
 
-@lru_cache(maxsize=_REMEMBERED_STRATEGIES)
-def _build_cached_strategy(
-    degrees: tuple[int, int, int, int, int],
-    micro_batch: int,
-    interleave: int,
-    sequence_parallel: bool,
-    recompute: str,
-    zero: int,
-    layers_per_stage: tuple[int, ...] | None,
-    shard_within: str,
-    shard_ranks: int | None,
-    expert_tp: int | None,
-    overlap: tuple[bool, bool, bool],
-    gradient_dtype: str | None,
-) -> Strategy:
-    tp, pp, dp, cp, ep = degrees
-    gradients, weights, tensor = overlap
-    options: dict[str, Any] = {"recompute": recompute, "zero": zero, "layers_per_stage": layers_per_stage}
-    options |= {"shard_within": shard_within, "shard_ranks": shard_ranks, "expert_tp": expert_tp}
-    communication: dict[str, Any] = {"gradient_dtype": gradient_dtype}
-    return Strategy(
-        tp=tp,
-        pp=pp,
-        dp=dp,
-        cp=cp,
-        ep=ep,
-        micro_batch=micro_batch,
-        interleave=interleave,
-        sequence_parallel=sequence_parallel,
-        communication=Communication(
-            overlap_gradients=gradients, overlap_parameters=weights, overlap_tensor=tensor, **communication
-        ),
-        **options,
-    )
-
-
 SHAPE_COLUMNS = ("layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab")
 EXPERT_COLUMNS = ("n_experts", "top_k")
 # What makes an architecture; key/value heads are as many as heads where they are not stated.
@@ -400,7 +375,7 @@ class Architectures:
     ) -> tuple[Model, tuple[str, ...]]:
         """The model, and what was assumed of it.
 
-        columns:        STATED and EXPERTS, None where empty
+        columns:        SHAPE_COLUMNS and EXPERT_COLUMNS, None where empty
         text:           fields that the notes state; those that are columns too correct the column
         vocab_multiple: the embedding table is padded to a multiple of this
         """
