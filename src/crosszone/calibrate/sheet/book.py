@@ -176,10 +176,6 @@ class Book:
             )
         self._next[sheet] = top + len(next(iter(columns.values()))) + 2
 
-    def freeze(self, sheet: str, cell: str) -> None:
-        """Keep what lies above and left of a cell in sight."""
-        self.get_sheet(sheet).freeze_panes = cell
-
     def save(self) -> bytes:
         """The file."""
         from openpyxl.workbook.properties import CalcProperties  # type: ignore[import-untyped]

@@ -140,7 +140,7 @@ class FormulaCells:
             if id(current) in self._counted:
                 waiting.pop()
                 continue
-            operands = [operand for operand in _iterate_operands(current) if isinstance(operand, Recorded)]
+            operands = [operand for operand in current.args if isinstance(operand, Recorded)]
             unseen = [operand for operand in operands if id(operand) not in self._counted]
             if unseen:
                 waiting += unseen
@@ -171,9 +171,7 @@ class FormulaCells:
                 entries = [branch] if branch is not None else [test, *(operand_entry(arg, at) for arg in x.args[1:])]
             case "multiply" | "and":
                 entries = [operand_entry(arg, at) for arg in x.args]
-                if any(
-                    not self._is_live(arg) and not plain(arg)[index] for arg, index in map(_convert_to_plain, entries)
-                ):
+                if self._has_settled_zero(entries):
                     return []
             case op if op in ("sum", "largest", "argmax", "cumsum"):
                 entries = list(_iterate_reduced(x, at))
@@ -184,6 +182,10 @@ class FormulaCells:
             case _:
                 entries = [operand_entry(arg, at) for arg in x.args]
         return [entry for entry in entries if isinstance(entry[0], Recorded)]
+
+    def _has_settled_zero(self, entries: Sequence[tuple[Any, Index]]) -> bool:
+        """Whether one of the entries is 0 (or false) whatever the inputs are; their product then is too."""
+        return any(not self._is_live(node) and not np.asarray(plain(node))[at] for node, at in entries)
 
     def _select_branch(self, x: Recorded, at: Index) -> tuple[Any, Index] | None:
         """The branch that is taken whatever the inputs are; None: they decide."""
@@ -214,9 +216,7 @@ class FormulaCells:
                 return self._get_term((x.args[0], at))
             case "multiply" | "and":
                 entries = [operand_entry(arg, at) for arg in x.args]
-                if any(
-                    not self._is_live(arg) and not plain(arg)[index] for arg, index in map(_convert_to_plain, entries)
-                ):
+                if self._has_settled_zero(entries):
                     return build_literal(value * 0 if x.op == "multiply" else False)
                 operands = [self._get_term(entry) for entry in entries]
             case op if op in ("sum", "largest", "argmax", "cumsum"):
@@ -472,15 +472,6 @@ def _is_reference(text: str) -> bool:
 def _make_key(node: Any, at: Index) -> Key:
     shape = node.value.shape
     return id(node), int(np.ravel_multi_index(at, shape)) if shape else 0
-
-
-def _iterate_operands(x: Recorded) -> Iterator[Any]:
-    yield from x.args
-
-
-def _convert_to_plain(entry: tuple[Any, Index]) -> tuple[Any, Index]:
-    node, at = entry
-    return (node, at) if isinstance(node, Recorded) else (np.asarray(node), at)
 
 
 def _iterate_reduced(x: Recorded, at: Index) -> Iterator[tuple[Any, Index]]:

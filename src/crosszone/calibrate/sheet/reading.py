@@ -86,17 +86,12 @@ def _check_archive(data: bytes, file: str) -> None:
 
 def _check_parts(parts: list[zipfile.ZipInfo], file: str) -> None:
     size = sum(part.file_size for part in parts)
-    if size > MOST_UNPACKED or len(parts) > MOST_PARTS:
-        raise _build_refusal(
-            "sheet_bomb", file, size=round(size / 2**20, 1), parts=len(parts), limit=MOST_UNPACKED // 2**20
-        )
-    for part in parts:
-        if part.file_size > SMALL_PART and part.file_size > MOST_RATIO * max(1, part.compress_size):
-            raise _build_refusal(
-                "sheet_bomb", file, size=round(size / 2**20, 1), parts=len(parts), limit=MOST_UNPACKED // 2**20
-            )
-        if part.flag_bits & 1:
-            raise _build_refusal("sheet_password", file)
+    grows = any(part.file_size > max(SMALL_PART, MOST_RATIO * max(1, part.compress_size)) for part in parts)
+    if size > MOST_UNPACKED or len(parts) > MOST_PARTS or grows:
+        limits = {"size": round(size / 2**20, 1), "parts": len(parts), "limit": MOST_UNPACKED // 2**20}
+        raise _build_refusal("sheet_bomb", file, **limits)
+    if any(part.flag_bits & 1 for part in parts):
+        raise _build_refusal("sheet_password", file)
     names = {part.filename for part in parts}
     if "xl/workbook.xml" not in names:
         raise _build_refusal("sheet_not_xlsx", file)
@@ -129,7 +124,7 @@ def _build_refusal(code: str, file: str, **params: Any) -> FileError:
     return FileError(Notice(code=code, value=file, params=params, file=file))
 
 
-VALUES_ONLY = "values_only"  # Name of the cell that says so
+VALUES_ONLY = "values_only"  # Name of the cell that says that a workbook holds numbers in place of formulas
 TIMELINE = "Timeline"
 LANES, STEPS = ("id", "name", "group"), ("step", "start_s", "end_s")
 SPANS = ("lane", "kind", "name", "start_s", "end_s", "micro_batch", "chunk")
@@ -143,11 +138,11 @@ META_NUMBERS = ("seq_len", "global_batch", "micro_batch")
 def read_workbook(data: bytes, name: str) -> ImportedRun:
     """What a workbook says; an `InputError` names the sheet and the cell that is wrong."""
     cells = WorkbookCells(open_workbook(data, name), name)
-    if has_only_values(cells):
+    if cells.has(VALUES_ONLY):
         return _read_values(cells, name)
     seconds = {phase: _read_number(cells, f"out_{phase}") for phase in PHASES}
     if seconds["iteration_s"] <= 0:
-        raise InvalidError(_build_cell_notice(cells, "sheet_not_positive", "out_iteration_s", seconds["iteration_s"]))
+        raise _build_cell_error(cells, "sheet_not_positive", "out_iteration_s", seconds["iteration_s"])
     micro_batches = _read_count(cells, "out_micro_batches")
     parts = {part: _read_number(cells, f"part_{part}") for part in BREAKDOWN if cells.has(f"part_{part}")}
     figures: dict[str, Any] = {"step_time_s": seconds["iteration_s"], **_read_figures(cells)}
@@ -241,11 +236,6 @@ def _read_values(cells: WorkbookCells, name: str) -> ImportedRun:
     return ImportedRun.from_trace(trace, name=_read_name(cells, name), kind="sheet", figures=figures)
 
 
-def has_only_values(cells: WorkbookCells) -> bool:
-    """The workbook holds numbers in place of formulas."""
-    return cells.has(VALUES_ONLY)
-
-
 def read_timeline(cells: WorkbookCells, name: str, step_s: float) -> Trace:
     """The timeline that such a workbook holds; without one, a step of which nothing else is known."""
     if not cells.has("spans_lane"):
@@ -285,24 +275,23 @@ def _read_number(cells: WorkbookCells, name: str) -> float:
     """A number of at least 0 in the cell of that name."""
     value = cells.read_named(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidError(_build_cell_notice(cells, "sheet_no_number", name, "" if value is None else value))
+        raise _build_cell_error(cells, "sheet_no_number", name, "" if value is None else value)
     if value < 0:
         if value > -1e-9:  # what subtraction leaves of nothing
             return 0.0
-        raise InvalidError(_build_cell_notice(cells, "sheet_negative", name, value))
+        raise _build_cell_error(cells, "sheet_negative", name, value)
     return float(value)
 
 
 def _read_count(cells: WorkbookCells, name: str) -> int:
     value = _read_number(cells, name)
     if value < 1 or abs(value - round(value)) > COUNT_TOLERANCE * value or 2 * value > MAX_SPANS - 10:
-        raise InvalidError(_build_cell_notice(cells, "sheet_no_count", name, value))
+        raise _build_cell_error(cells, "sheet_no_count", name, value)
     return round(value)
 
 
-def _build_cell_notice(cells: WorkbookCells, code: str, name: str, value: Any) -> Notice:
-    params = {"cell": format_cell(cells.find_place(name)), "name": name}
-    return Notice(code=code, field=cells.file, value=value, params=params, file=cells.file)
+def _build_cell_error(cells: WorkbookCells, code: str, name: str, value: Any) -> InvalidError:
+    return cells.build_error(code, value, cell=format_cell(cells.find_place(name)), name=name)
 
 
 def _collect_failed_checks(cells: WorkbookCells) -> list[Notice]:
@@ -420,25 +409,25 @@ class WorkbookCells:
     def find_place(self, name: str) -> Place:
         """The one cell that a name stands for."""
         if name not in self.book.defined_names:
-            raise InvalidError(self._build_notice("sheet_name_missing", name))
+            raise self.build_error("sheet_name_missing", name)
         text = self.book.defined_names[name].attr_text or ""
         reference = self._resolve_reference(text, ("", 0, 0))
         if reference is None or len(reference.list_cells()) != 1:
-            raise InvalidError(self._build_notice("sheet_name_missing", name))
+            raise self.build_error("sheet_name_missing", name)
         return reference.list_cells()[0]
 
     def read_column(self, name: str) -> list[Any]:
         """The values of all cells that a name stands for."""
         reference = self._resolve_reference(name, ("", 0, 0)) if self.has(name) else None
         if reference is None:
-            raise InvalidError(self._build_notice("sheet_name_missing", name))
+            raise self.build_error("sheet_name_missing", name)
         return [self.evaluate(cell) for cell in reference.list_cells()]
 
     def evaluate(self, at: Place) -> Any:
         """A number, a text, a truth value or None; an error value raises, naming the cell where it began."""
         value = self._evaluate_depth_first(at)
         if _is_error(value):
-            raise InvalidError(self._find_culprit(at))
+            raise self._find_culprit(at)
         return value
 
     def _evaluate_depth_first(self, at: Place) -> Any:
@@ -468,17 +457,15 @@ class WorkbookCells:
             open_.add(current)
             circle = next((cell for cell in missing if cell in open_), None)
             if circle == current:
-                raise InvalidError(self._build_notice("sheet_self", format_cell(current), formula=content))
+                raise self.build_error("sheet_self", format_cell(current), formula=content)
             if circle is not None:
-                raise InvalidError(
-                    self._build_notice("sheet_circular", format_cell(current), other=format_cell(circle))
-                )
+                raise self.build_error("sheet_circular", format_cell(current), other=format_cell(circle))
             pending.extend(missing)
         return self.values[at]
 
     def _check_text_length(self, at: Place, text: Any) -> None:
         if isinstance(text, str) and len(text) > MOST_TEXT:
-            raise InvalidError(self._build_notice("sheet_text_long", format_cell(at), limit=MOST_TEXT))
+            raise self.build_error("sheet_text_long", format_cell(at), limit=MOST_TEXT)
 
     def _check_total_length(self, at: Place) -> None:
         """Texts double from cell to cell with `=A1&A1`: none may grow long, nor all of them together."""
@@ -486,7 +473,7 @@ class WorkbookCells:
         self._check_text_length(at, value)
         self.characters += len(value) if isinstance(value, str) else 0
         if self.characters > MOST_TEXTS:
-            raise InvalidError(self._build_notice("sheet_text_long", format_cell(at), limit=MOST_TEXTS))
+            raise self.build_error("sheet_text_long", format_cell(at), limit=MOST_TEXTS)
 
     def _check_joined_length(self, at: Place, parsed: ParsedFormula) -> None:
         """What a formula puts together on its way, at most: every text it reads, in every row and column it spans."""
@@ -500,7 +487,7 @@ class WorkbookCells:
         )
         cell_characters = len(parsed.template) + parsed.template.count("x_") * max(longest, LONG_NUMBER)
         if cell_characters * rows * columns > MOST_TEXTS:
-            raise InvalidError(self._build_notice("sheet_text_long", format_cell(at), limit=MOST_TEXTS))
+            raise self.build_error("sheet_text_long", format_cell(at), limit=MOST_TEXTS)
 
     def _read_content(self, at: Place) -> tuple[Any, bool]:
         """What stands in a cell, and whether it is a formula; nothing where it has never been written."""
@@ -512,7 +499,7 @@ class WorkbookCells:
         if not isinstance(content, str | int | float | bool):
             text = getattr(content, "text", None)  # a formula of an array
             if text is None:
-                raise InvalidError(self._build_notice("sheet_cell_odd", format_cell(at)))
+                raise self.build_error("sheet_cell_odd", format_cell(at))
             return text if text.startswith("=") else "=" + text, True
         return content, cell.data_type == "f" and isinstance(content, str) and len(content) > 1
 
@@ -521,7 +508,7 @@ class WorkbookCells:
             parsed = self._split_references(at, text)
             self.reads += sum(reference.size for reference in parsed.references)
             if len(self._parsed) >= MOST_FORMULAS or self.reads > MOST_READS:
-                raise InvalidError(self._build_limit_notice(at))
+                raise self._build_limit_error(at)
             self._parsed[at] = parsed
         return self._parsed[at]
 
@@ -532,7 +519,7 @@ class WorkbookCells:
         try:
             tokens = Tokenizer(text).items
         except (TokenizerError, IndexError):
-            raise InvalidError(self._build_notice("sheet_formula_odd", format_cell(at), formula=text)) from None
+            raise self.build_error("sheet_formula_odd", format_cell(at), formula=text) from None
         names: dict[CellRange, str] = {}
         parts = ["="]
         for token in tokens:
@@ -540,12 +527,12 @@ class WorkbookCells:
                 reference = self._resolve_reference(token.value, at)
                 if reference is None:
                     odd = {"name": token.value, "formula": text}
-                    raise InvalidError(self._build_notice("sheet_reference_odd", format_cell(at), **odd))
+                    raise self.build_error("sheet_reference_odd", format_cell(at), **odd)
                 parts.append(names.setdefault(reference, f"x_{len(names)}_"))
             elif token.type == Token.FUNC and token.subtype == Token.OPEN:
                 name = token.value[:-1].upper().removeprefix("_XLFN.")
                 if name not in _list_functions():
-                    raise InvalidError(self._build_notice("sheet_function_unknown", format_cell(at), name=name))
+                    raise self.build_error("sheet_function_unknown", format_cell(at), name=name)
                 parts.append(f"{name}(")
             elif token.type == Token.OPERAND and token.subtype == Token.NUMBER:
                 parts.append(np.format_float_positional(float(token.value), trim="-"))  # the library takes no 1E9
@@ -560,7 +547,7 @@ class WorkbookCells:
         visited = set[str]()
         while (name := text if text in self.book.defined_names else self._names.get(text.lower())) is not None:
             if name in visited:
-                raise InvalidError(self._build_notice("sheet_name_circular", name))
+                raise self.build_error("sheet_name_circular", name)
             visited.add(name)
             text, at = self.book.defined_names[name].attr_text or "", ("", 0, 0)
         sheet, _, cells = text.rpartition("!")
@@ -577,26 +564,20 @@ class WorkbookCells:
             sheet, first_row or 1, first_column or 1, last_row or worksheet.max_row, last_column or worksheet.max_column
         )
         if reference.size > MOST_RANGE:
-            raise InvalidError(self._build_limit_notice(at))
+            raise self._build_limit_error(at)
         return reference
 
     def _compute(self, at: Place, parsed: ParsedFormula) -> Any:
+        self._check_joined_length(at, parsed)
         try:
             program = _compile_template(parsed.template)
-        except Exception:
-            raise InvalidError(
-                self._build_notice("sheet_formula_odd", format_cell(at), formula=self._read_content(at)[0])
-            ) from None
-        self._check_joined_length(at, parsed)
-        inputs = [self._build_array(parsed.references[int(name.split("_")[1])]) for name in program.inputs]
-        try:
+            inputs = [self._build_array(parsed.references[int(name.split("_")[1])]) for name in program.inputs]
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
                 result = program(*inputs)
-        except Exception:
-            raise InvalidError(
-                self._build_notice("sheet_formula_odd", format_cell(at), formula=self._read_content(at)[0])
-            ) from None
+        except Exception:  # whatever the library says of a formula that it cannot parse or compute
+            formula = self._read_content(at)[0]
+            raise self.build_error("sheet_formula_odd", format_cell(at), formula=formula) from None
         return _convert_to_plain(result)
 
     def _build_array(self, reference: CellRange) -> Any:
@@ -608,7 +589,7 @@ class WorkbookCells:
         array[:] = [EMPTY if value is None else value for value in values]
         return array.reshape(shape)
 
-    def _find_culprit(self, at: Place) -> Notice:
+    def _find_culprit(self, at: Place) -> InvalidError:
         """The first cell, from what was asked for, that is wrong though all it reads is right."""
         current = at
         while current in self._parsed:
@@ -617,16 +598,16 @@ class WorkbookCells:
             if wrong is None:
                 break
             current = wrong
-        return self._build_notice(
-            "sheet_cell_error", format_cell(current), error=str(self.values[current]), asked=format_cell(at)
-        )
+        error = str(self.values[current])
+        return self.build_error("sheet_cell_error", format_cell(current), error=error, asked=format_cell(at))
 
-    def _build_limit_notice(self, at: Place) -> Notice:
+    def _build_limit_error(self, at: Place) -> InvalidError:
         name = format_cell(at) if at[0] else self.file
-        return self._build_notice("sheet_too_many_formulas", name, limit=MOST_FORMULAS, reads=MOST_READS)
+        return self.build_error("sheet_too_many_formulas", name, limit=MOST_FORMULAS, reads=MOST_READS)
 
-    def _build_notice(self, code: str, value: Any, **params: Any) -> Notice:
-        return Notice(code=code, field=self.file, value=value, params=params, file=self.file)
+    def build_error(self, code: str, value: Any, **params: Any) -> InvalidError:
+        """What to raise of a cell or a name of this workbook."""
+        return InvalidError(Notice(code=code, field=self.file, value=value, params=params, file=self.file))
 
 
 def format_cell(at: Place) -> str:

@@ -84,16 +84,8 @@ TEXT_CELLS = ("scenario_name", "model", "gpu", "framework", "stack", "precision"
 DEGREES = ("tp", "pp", "dp", "cp", "ep", "zero")
 # Cells that every workbook has, in seconds.
 PHASES = (
-    "warm_up_s",
-    "forward_s",
-    "backward_s",
-    "steady_s",
-    "cool_down_s",
-    "all_reduce_s",
-    "optimizer_s",
-    "weights_s",
-    "other_s",
-    "iteration_s",
+    *("warm_up_s", "forward_s", "backward_s", "steady_s", "cool_down_s"),
+    *("all_reduce_s", "optimizer_s", "weights_s", "other_s", "iteration_s"),
 )
 # Of these, those that add up to the iteration.
 STEP_PARTS = ("warm_up_s", "steady_s", "cool_down_s", "all_reduce_s", "optimizer_s", "weights_s", "other_s")
@@ -109,12 +101,8 @@ FIGURES = {
 }
 # What must hold for the formulas to be right, after the inputs were changed; a workbook has those that may fail.
 CHECKS = (
-    "check_replica",
-    "check_memory",
-    "check_batch",
-    "check_branches",
-    "check_simulated",
-    "check_zone_order",
+    *("check_replica", "check_memory", "check_batch"),
+    *("check_branches", "check_simulated", "check_zone_order"),
 )
 SUM_TOLERANCE = 1e-9  # Share by which sums in another order may differ
 TRAFFIC_UNITS = {"bytes_per_step": "bytes", "messages": "", "busy_s": "s", "exposed_s": "s"}
@@ -241,7 +229,7 @@ class WorkbookWriter:
             label = self.book.find_text("shared") if cell.name.startswith(SHARED_PREFIX) else ""
         else:
             unit, id_ = description.rule.unit, description.rule.formula
-            label = self._label(cell)
+            label = self._find_label(cell)
             note = self._build_note(cell)
         value = float(cell.value) if cell.formula is None else f"={cell.formula}"
         cached = None if cell.formula is None else float(cell.value)
@@ -251,7 +239,7 @@ class WorkbookWriter:
             name=cell.name, value=value, unit=unit, id=id_, label=label, note=note, typed=cell.typed, cached=cached
         )
 
-    def _label(self, cell: FormulaCell) -> str:
+    def _find_label(self, cell: FormulaCell) -> str:
         try:
             return render_words(self.descriptions.build_label(self._map_to_stage(cell.entry)), self.book.language)
         except KeyError:  # a switch that no explanation shows
@@ -295,9 +283,9 @@ class WorkbookWriter:
         fixed = [cell for cell in inputs if not cell.typed]
         names = [cell.entry.node.name or "" for cell in typed]
         coefficient = re.compile(r"k\..*|km\..*")
-        what = [cell for cell, name in zip(typed, names, strict=True) if WORKLOAD_INPUTS.fullmatch(name)]
+        workload = [cell for cell, name in zip(typed, names, strict=True) if WORKLOAD_INPUTS.fullmatch(name)]
         rates = [cell for cell, name in zip(typed, names, strict=True) if coefficient.fullmatch(name)]
-        where = [cell for cell in typed if cell not in what and cell not in rates]
+        machines = [cell for cell in typed if cell not in workload and cell not in rates]
         constants = [cell for cell in fixed if MODEL_CONSTANTS.fullmatch(cell.entry.node.name or "")]
         structure = [cell for cell in fixed if cell not in constants]
         followed = [used[name] for name in ("global_batch",) if name in used and used[name].formula is not None]
@@ -305,10 +293,10 @@ class WorkbookWriter:
         degrees = [SheetLine(name=name, value=int(getattr(s, name) or 0)) for name in missing]
         lines: list[SheetLine | Heading] = [
             Heading(key="what"),
-            *map(self._build_line, sorted(what, key=lambda cell: cell.name)),
+            *map(self._build_line, sorted(workload, key=lambda cell: cell.name)),
             *map(self._build_line, followed),
             Heading(key="where"),
-            *map(self._build_line, sorted(where, key=lambda cell: cell.name)),
+            *map(self._build_line, sorted(machines, key=lambda cell: cell.name)),
             Heading(key="fixed"),
             *(SheetLine(name=name, value=UserText(text)) for name, text in texts),
             *degrees,
@@ -471,8 +459,8 @@ def list_run_figures(recorded: RecordedScenario) -> list[SheetFigure]:
         "gpu_hours": (run.gpu_hours, "GPU-hours", "E2"),
         "usd": (run.usd, "$", "E2"),
         "kwh": (run.kwh, "kWh", "E3"),
+        "co2_kg": (run.co2_kg, "kg", "E3"),
     }
-    triples["co2_kg"] = (run.co2_kg, "kg", "E3")
     for name, (triple, unit, id_) in triples.items():
         if triple is not None:
             figures.append(SheetFigure(f"out_{name}", triple.expected, unit, id_))
@@ -500,14 +488,13 @@ def iterate_checks(recorded: RecordedScenario) -> Iterator[tuple[str, list[tuple
     placed = p.placed
     kinds, first = len(placed.replica_classes[0]), p.row - p.slowest
     totals = p.step.total_s[first : first + kinds]
-    yield "check_replica", [_is_largest(totals, p.slowest)] if kinds > 1 else []
+    is_slowest = totals[p.slowest] >= np.max(totals) * (1.0 - SUM_TOLERANCE)
+    yield "check_replica", [(is_slowest, True)] if kinds > 1 else []
     yield "check_memory", _list_memory_conditions(recorded)
     count = p.batch.work.micro_batches
-    conditions = (
-        [(np.absolute(count - np.floor(count + 0.5)) < SUM_TOLERANCE, True)] if not np.ndim(plain(count)) else []
-    )
-    yield "check_batch", conditions
-    yield "check_branches", [(node, truth) for node, truth in recorded.tape.decisions]
+    is_whole = np.absolute(count - np.floor(count + 0.5)) < SUM_TOLERANCE
+    yield "check_batch", [] if np.ndim(plain(count)) else [(is_whole, True)]
+    yield "check_branches", list(recorded.tape.decisions)
     yield (
         "check_simulated",
         [
@@ -519,14 +506,8 @@ def iterate_checks(recorded: RecordedScenario) -> Iterator[tuple[str, list[tuple
     )
     leaves = [node for key, node in recorded.tape.names.items() if key.startswith(("input.zone_gbps", "input.rtt_ms"))]
     several = leaves if len(placed.ring) > 3 else []  # up to three zones there is one ring
-    yield (
-        "check_zone_order",
-        [(np.absolute(leaf - plain(leaf)) <= SUM_TOLERANCE * plain(leaf), True) for leaf in several],
-    )
-
-
-def _is_largest(values: Any, at: int) -> tuple[Any, bool]:
-    return values[at] >= np.max(values) * (1.0 - SUM_TOLERANCE), True
+    same = [(np.absolute(leaf - plain(leaf)) <= SUM_TOLERANCE * plain(leaf), True) for leaf in several]
+    yield "check_zone_order", same
 
 
 def _list_memory_conditions(recorded: RecordedScenario) -> list[tuple[Any, bool]]:
@@ -630,12 +611,9 @@ def write_grid(book: Book, grid: PipelineGrid, cells: Mapping[str, FormulaCell])
         for number in range(micro_batches):
             worksheet.cell(top + 1 + number, 1, number)
     for address, cell in filled.items():
-        formula = write_grid_value(cell)
-        worksheet[address] = formula
-        book.keep_value(PIPELINE, address, cell.value if isinstance(formula, str) else None)
-    book.freeze(PIPELINE, "B4")
-
-
-def write_grid_value(cell: FormulaCell) -> str | float:
-    """What stands in a cell of the grid: its formula, in which places of the same sheet need no sheet."""
-    return float(cell.value) if cell.formula is None else "=" + cell.formula.replace(f"{PIPELINE}!", "")
+        if cell.formula is None:
+            worksheet[address] = float(cell.value)
+        else:
+            worksheet[address] = "=" + cell.formula.replace(f"{PIPELINE}!", "")  # places of the same sheet
+            book.keep_value(PIPELINE, address, cell.value)
+    worksheet.freeze_panes = "B4"
