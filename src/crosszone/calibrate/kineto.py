@@ -44,8 +44,8 @@ from crosszone.calibrate.kineto_events import (
     measure_owned_s,
 )
 from crosszone.calibrate.kineto_json import iterate_members
-from crosszone.calibrate.user_files import iterate_chunks
-from crosszone.errors import FileError, Notice
+from crosszone.calibrate.user_files import build_unreadable_error, iterate_chunks
+from crosszone.errors import Notice
 from crosszone.schedule.trace import MAX_LANES
 
 # Kinds of computing, in the order in which they own a moment when several run at once.
@@ -59,7 +59,7 @@ DISPLAY_ORDER = ("forward", "backward", "recompute", "optimizer", "other", *MESS
 RECOMPUTE, BACKWARD, FORWARD, OPTIMIZER, OTHER = range(5)
 FIRST_MESSAGE = len(PASSES)
 COPIES = FIRST_MESSAGE + len(MESSAGES)
-SORT_COUNT = COPIES + 1
+PHASE_COUNT = COPIES + 1
 
 
 @dataclass(eq=False)
@@ -68,9 +68,9 @@ class TimedWork:
 
     start: Floats
     end: Floats
-    sort: Ints
+    phase: Ints
     """Position in `PHASES`; of a message, the pass that launched it."""
-    kind: Ints
+    collective: Ints
     """Position of a message's collective among `Events.kinds`; -1: no message."""
     launched: Floats
     """Time of the launch; where it is not known, the start."""
@@ -79,21 +79,21 @@ class TimedWork:
 
 def collect_device_work(events: Events) -> TimedWork:
     """Kernels and copies, each with the pass that launched it."""
-    _, start, end, correlation, external, sort, kind = events.kernels.to_arrays()
+    _, start, end, correlation, external, kernel_kind, stated_collective = events.kernels.to_arrays()
     launch_index, has_launch = _find_launches(events, correlation)
     _, thread, launched_at = events.launches.to_arrays()
     launched = np.where(has_launch, launched_at[launch_index], start) if len(launched_at) else start.copy()
     launch_thread = np.where(has_launch, thread[launch_index], -1) if len(launched_at) else np.full(len(start), -1)
     passes = _classify_passes(events, launch_thread, launched)
     passes[~has_launch] = OTHER
-    passes[sort == COPY_KERNEL] = COPIES
-    message = np.flatnonzero(sort == MESSAGE_KERNEL)
-    collective = np.full(len(kind), -1, np.int64)
+    passes[kernel_kind == COPY_KERNEL] = COPIES
+    message = np.flatnonzero(kernel_kind == MESSAGE_KERNEL)
+    collective = np.full(len(kernel_kind), -1, np.int64)
     # Older traces repeat the correlation as external id, which then identifies no host call.
     repeats_correlation = external[message] == correlation[message]
     collective[message] = _find_collectives(
         events,
-        kind[message],
+        stated_collective[message],
         np.where(repeats_correlation, -1, external[message]),
         launch_thread[message],
         launched[message],
@@ -107,11 +107,11 @@ def collect_device_work(events: Events) -> TimedWork:
 
 def collect_host_work(events: Events) -> TimedWork:
     """Host operators and collectives, for a trace without a device."""
-    thread, begin, end, sort = events.operators.to_arrays()
-    computes = sort != COLLECTIVE_OPERATOR
+    thread, begin, end, operator_kind = events.operators.to_arrays()
+    computes = operator_kind != COLLECTIVE_OPERATOR
     thread, begin, end = thread[computes], begin[computes], end[computes]
     passes = _classify_passes(events, thread, begin)
-    _, call_start, call_end, _, kind = events.collectives.to_arrays()
+    _, call_start, call_end, _, collective = events.collectives.to_arrays()
     order = np.argsort(begin, kind="stable")
     operator_before = np.searchsorted(begin[order], call_start, side="right") - 1
     pass_of_call = passes[order][np.maximum(operator_before, 0)] if len(order) else np.full(len(call_start), FORWARD)
@@ -120,8 +120,8 @@ def collect_host_work(events: Events) -> TimedWork:
     return TimedWork(
         start=start,
         end=np.concatenate([end, [update.end_s for update in host_updates], call_end]),
-        sort=np.concatenate([passes, np.full(len(host_updates), OPTIMIZER), pass_of_call]).astype(np.int64),
-        kind=np.concatenate([np.full(len(passes) + len(host_updates), -1), kind]).astype(np.int64),
+        phase=np.concatenate([passes, np.full(len(host_updates), OPTIMIZER), pass_of_call]).astype(np.int64),
+        collective=np.concatenate([np.full(len(passes) + len(host_updates), -1), collective]).astype(np.int64),
         launched=start.copy(),
     )
 
@@ -139,8 +139,8 @@ def _find_launches(events: Events, correlation: Any) -> tuple[Ints, NDArray[np.b
 
 def _classify_passes(events: Events, thread: Any, moment: Floats) -> Ints:
     """The pass that goes on where and when something is launched. [K41]"""
-    operator_thread, begin, end, sort = events.operators.to_arrays()
-    is_engine, is_forward_operator = sort == ENGINE_OPERATOR, sort == FORWARD_OPERATOR
+    operator_thread, begin, end, operator_kind = events.operators.to_arrays()
+    is_engine, is_forward_operator = operator_kind == ENGINE_OPERATOR, operator_kind == FORWARD_OPERATOR
     if is_engine.any():
         in_backward = find_inside_by_key(thread, moment, operator_thread[is_engine], begin[is_engine], end[is_engine])
     else:
@@ -160,16 +160,16 @@ def _classify_passes(events: Events, thread: Any, moment: Floats) -> Ints:
     return passes
 
 
-def _find_collectives(events: Events, kind: Any, external: Any, launch_thread: Any, launched: Floats) -> Ints:
+def _find_collectives(events: Events, stated: Any, external: Any, launch_thread: Any, launched: Floats) -> Ints:
     """The collective of each message: as its kernel says, else as the host call around its launch says."""
-    collectives = np.array(kind, np.int64)
+    collectives = np.array(stated, np.int64)
     without_group = np.flatnonzero([events.kinds[number][1] == ProcessGroup() for number in collectives.tolist()])
-    thread, begin, end, ids, call_kind = events.collectives.to_arrays()
-    if not len(without_group) or not len(call_kind):
+    thread, begin, end, ids, call_collective = events.collectives.to_arrays()
+    if not len(without_group) or not len(call_collective):
         return collectives
-    by_external_id = {int(i): int(k) for i, k in zip(ids, call_kind, strict=True) if i >= 0}
+    by_external_id = {int(i): int(k) for i, k in zip(ids, call_collective, strict=True) if i >= 0}
     order = np.argsort(begin, kind="stable")
-    thread, begin, end, call_kind = thread[order], begin[order], end[order], call_kind[order]
+    thread, begin, end, call_collective = thread[order], begin[order], end[order], call_collective[order]
     for call_thread in np.unique(launch_thread[without_group]):
         messages = without_group[launch_thread[without_group] == call_thread]
         calls = np.flatnonzero(thread == call_thread)
@@ -177,10 +177,10 @@ def _find_collectives(events: Events, kind: Any, external: Any, launch_thread: A
         for index, last in zip(messages.tolist(), call_before.tolist(), strict=True):
             # calls nest a few deep (a coalesced call, its parts): the innermost that still runs counts
             enclosing_calls = [i for i in calls[max(0, last - 3) : last + 1][::-1] if end[i] >= launched[index]]
-            collective = (
-                int(call_kind[enclosing_calls[0]]) if enclosing_calls else by_external_id.get(int(external[index]))
-            )
-            collectives[index] = collectives[index] if collective is None else collective
+            if enclosing_calls:
+                collectives[index] = call_collective[enclosing_calls[0]]
+            else:
+                collectives[index] = by_external_id.get(int(external[index]), collectives[index])
     return collectives
 
 
@@ -232,8 +232,8 @@ def assign_update_tail(events: Events, work: TimedWork) -> None:
 
     Norms and clipping of gradients stand there; what comes after the update is something else.
     """
-    is_forward = (work.sort == FORWARD) & (work.kind < 0)
-    backward = (work.sort == BACKWARD) | (work.sort == RECOMPUTE)
+    is_forward = (work.phase == FORWARD) & (work.collective < 0)
+    backward = (work.phase == BACKWARD) | (work.phase == RECOMPUTE)
     windows = _list_profiler_steps(events) or _split_by_updates(events, work)
     for _, low, high in windows:
         in_window = (work.launched >= low) & (work.launched < high)
@@ -243,8 +243,8 @@ def assign_update_tail(events: Events, work: TimedWork) -> None:
         ends = [annotation.end_s for annotation in events.updates if last <= annotation.end_s <= high]
         after_backward = in_window & is_forward & (work.launched > last)
         until = max(ends, default=last)
-        work.sort[after_backward & (work.launched <= until)] = OPTIMIZER
-        work.sort[after_backward & (work.launched > until)] = OTHER
+        work.phase[after_backward & (work.launched <= until)] = OPTIMIZER
+        work.phase[after_backward & (work.launched > until)] = OTHER
 
 
 def _list_profiler_steps(events: Events) -> list[Step]:
@@ -264,7 +264,7 @@ def _split_by_updates(events: Events, work: TimedWork) -> list[Step]:
     updates = sorted(
         (update for update in events.updates if "zero_grad" not in update.name), key=lambda update: update.start_s
     )
-    backward = np.sort(work.launched[(work.sort == BACKWARD) | (work.sort == RECOMPUTE)])
+    backward = np.sort(work.launched[(work.phase == BACKWARD) | (work.phase == RECOMPUTE)])
     first = float(min(work.start.min(), work.launched.min())) if len(work.start) else 0.0
     ends: list[HostAnnotation] = []
     for update in updates:
@@ -279,7 +279,7 @@ def _split_by_updates(events: Events, work: TimedWork) -> list[Step]:
         steps.append((number, low, update.end_s))
         low = update.end_s
     if not steps:
-        compute = work.sort <= COPIES
+        compute = work.phase <= COPIES
         high = float(max(work.end[compute].max(), work.launched.max())) if len(work.end) else 0.0
         steps = [(0, first, np.nextafter(high, np.inf).item())]
     return steps
@@ -291,11 +291,11 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, eq=False)
 class DecodedRank:
-    """The trace of one rank: what ran when, by sort, and its steps."""
+    """The trace of one rank: what ran when, in which phase, and its steps."""
 
     start_s: Floats
     end_s: Floats
-    sort: Ints
+    phase: Ints
     """Position in `PHASES`."""
     carries: Ints
     """Of a message of data parallelism: 1 where it carries parameters, else 0."""
@@ -314,7 +314,7 @@ class DecodedRank:
         """Seconds of a step by phase; they add up to it. [K42]"""
         members = np.flatnonzero((self.start_s < step[2]) & (self.end_s > step[1]))
         owned_s = measure_owned_s(
-            self.start_s[members], self.end_s[members], self.sort[members], step[1], step[2], SORT_COUNT
+            self.start_s[members], self.end_s[members], self.phase[members], step[1], step[2], PHASE_COUNT
         )
         by_name = dict(zip(PHASES, owned_s.tolist(), strict=True))
         return {name: by_name[name] for name in DISPLAY_ORDER if by_name[name] > 0}
@@ -322,7 +322,7 @@ class DecodedRank:
     def compute_messages_s(self, step: Step) -> dict[str, float]:
         """Seconds in which messages of each dimension run, also beside computing."""
         start, end = np.clip(self.start_s, step[1], step[2]), np.clip(self.end_s, step[1], step[2])
-        is_dimension = {dimension: self.sort == FIRST_MESSAGE + index for index, dimension in enumerate(MESSAGES)}
+        is_dimension = {dimension: self.phase == FIRST_MESSAGE + index for index, dimension in enumerate(MESSAGES)}
         return {
             dimension: measure_covered_s(start[members], end[members])
             for dimension, members in is_dimension.items()
@@ -347,8 +347,7 @@ def read_events(path: Path, progress: Progress | None = None) -> Events:
                 iterate_members(iterate_chunks(file, path.name, progress=report_progress), path.name), path.name
             )
     except OSError as error:
-        params = {"reason": error.strerror or str(error)}
-        raise FileError(Notice(code="file_unreadable", value=str(path), params=params, file=str(path))) from None
+        raise build_unreadable_error(path, error) from None
 
 
 def decode_rank(
@@ -364,17 +363,17 @@ def decode_rank(
     steps = find_steps(events, work)
     assign_update_tail(events, work)
     dimensions, group_rows = _assign_dimensions(events, work, groups or {}, degrees or {})
-    is_message = work.kind >= 0
-    sort = work.sort.copy()
-    sort[is_message] = FIRST_MESSAGE + dimensions[work.kind[is_message], work.sort[is_message]]
+    is_message = work.collective >= 0
+    phase = work.phase.copy()
+    phase[is_message] = FIRST_MESSAGE + dimensions[work.collective[is_message], work.phase[is_message]]
     gathers = np.array([name in ("all_gather", "broadcast") for name, _ in events.kinds] or [False])
     base = events.about.get("baseTimeNanoseconds")
     base = base if isinstance(base, int | float) and abs(base) < MOST_NS else 0
     return DecodedRank(
         start_s=work.start,
         end_s=work.end,
-        sort=sort,
-        carries=np.where(is_message, gathers[work.kind], False).astype(np.int64),
+        phase=phase,
+        carries=np.where(is_message, gathers[work.collective], False).astype(np.int64),
         steps=tuple(steps),
         groups=tuple(group_rows),
         about=events.about,
@@ -406,33 +405,21 @@ def _assign_dimensions(
     Messages without a known group are assigned one by one, by their collective.
     """
     uses: dict[ProcessGroup, dict[tuple[int, int], tuple[str, str]]] = {}
-    message = work.kind >= 0
-    for kind, sort in np.unique(np.stack([work.kind[message], work.sort[message]]), axis=1).T.tolist():
-        collective, group = events.kinds[kind]
-        uses.setdefault(group, {})[kind, sort] = (collective, PASSES[sort] if sort < len(PASSES) else "other")
-    dimensions = np.full((max(1, len(events.kinds)), SORT_COUNT), len(DIMENSIONS) - 1, np.int64)
+    message = work.collective >= 0
+    for number, phase in np.unique(np.stack([work.collective[message], work.phase[message]]), axis=1).T.tolist():
+        collective, group = events.kinds[number]
+        uses.setdefault(group, {})[number, phase] = (collective, PASSES[phase] if phase < len(PASSES) else "other")
+    dimensions = np.full((max(1, len(events.kinds)), PHASE_COUNT), len(DIMENSIONS) - 1, np.int64)
     group_rows = []
     for group, used in uses.items():
         dimension, known_by = _infer_dimension(group, set(used.values()), assignments, degrees)
-        for (kind, sort), use in used.items():
-            dimensions[kind, sort] = DIMENSIONS.index(
-                infer_dimension_from_use({use}) if group == ProcessGroup() else dimension
-            )
-        if group != ProcessGroup():
-            group_rows.append(
-                {
-                    "group": group.display_name,
-                    "size": group.size or len(group.ranks),
-                    "way": dimension,
-                    "known_by": known_by,
-                }
-            )
-        else:
-            used_dimensions = sorted({infer_dimension_from_use({use}) for use in used.values()})
-            group_rows += [
-                {"group": group.display_name, "size": 0, "way": used_dimension, "known_by": known_by}
-                for used_dimension in used_dimensions
-            ]
+        is_unnamed = group == ProcessGroup()
+        dimension_by_use = {use: infer_dimension_from_use({use}) if is_unnamed else dimension for use in used.values()}
+        for (number, phase), use in used.items():
+            dimensions[number, phase] = DIMENSIONS.index(dimension_by_use[use])
+        about = {"group": group.display_name, "size": group.size or len(group.ranks)}
+        used_dimensions = sorted(set(dimension_by_use.values()))
+        group_rows += [{**about, "way": used_dimension, "known_by": known_by} for used_dimension in used_dimensions]
     return dimensions, group_rows
 
 

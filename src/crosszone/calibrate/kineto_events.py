@@ -18,8 +18,8 @@ guess, and a notice says so.
 Intervals of a trace are arrays of starts and ends:
 
     find_inside(moments, intervals)                   # which moments lie in any of the intervals
-    measure_owned_s(start, end, sort, 0.0, 1.0, 3)    # seconds of one that each sort owns, and those of nobody
-    list_stretches(start, end, sort, 3, join_s=1e-5)  # the same as stretches of time, one after the other
+    measure_owned_s(start, end, kinds, 0.0, 1.0, 3)   # seconds of one that each kind owns, and those of nobody
+    list_stretches(start, end, kinds, 3, join_s=1e-5) # the same as stretches of time, one after the other
 """
 
 from __future__ import annotations
@@ -195,26 +195,26 @@ def measure_covered_s(start: Floats, end: Floats) -> float:
     return float((ended - begun).sum())
 
 
-def measure_owned_s(start: Floats, end: Floats, sort: Ints, low: float, high: float, sorts: int) -> Floats:
-    """Seconds between two times that each sort owns, and last those that nobody owns; they add up. [K42]
+def measure_owned_s(start: Floats, end: Floats, kinds: Ints, low: float, high: float, kind_count: int) -> Floats:
+    """Seconds between two times that each kind owns, and last those that nobody owns; they add up. [K42]
 
-    Where several run at once the moment belongs to the sort with the smallest number.
+    Where several run at once the moment belongs to the kind with the smallest number.
     """
-    owned_s = np.zeros(sorts + 1)
-    times, owner = _find_owners(np.clip(start, low, high), np.clip(end, low, high), sort, sorts)
+    owned_s = np.zeros(kind_count + 1)
+    times, owner = _find_owners(np.clip(start, low, high), np.clip(end, low, high), kinds, kind_count)
     if len(times):
         length = np.diff(times)
-        for each_sort in range(sorts):
-            owned_s[each_sort] = length[owner == each_sort].sum()
-    owned_s[sorts] = max(0.0, (high - low) - owned_s[:sorts].sum())
+        for kind in range(kind_count):
+            owned_s[kind] = length[owner == kind].sum()
+    owned_s[kind_count] = max(0.0, (high - low) - owned_s[:kind_count].sum())
     return owned_s
 
 
 def list_stretches(
-    start: Floats, end: Floats, sort: Ints, sorts: int, join_s: float = 0.0
+    start: Floats, end: Floats, kinds: Ints, kind_count: int, join_s: float = 0.0
 ) -> tuple[Floats, Floats, Ints]:
     """Stretches of time with one owner, in order; pauses of at most `join_s` within a stretch belong to it."""
-    times, owner = _find_owners(start, end, sort, sorts)
+    times, owner = _find_owners(start, end, kinds, kind_count)
     if not len(times):
         return np.zeros(0), np.zeros(0), np.zeros(0, np.int64)
     begin, close = times[:-1], times[1:]
@@ -227,27 +227,27 @@ def list_stretches(
     return begin[first], close[last], owner[first]
 
 
-def _find_owners(start: Floats, end: Floats, sort: Ints, sorts: int) -> tuple[Floats, Ints]:
+def _find_owners(start: Floats, end: Floats, kinds: Ints, kind_count: int) -> tuple[Floats, Ints]:
     """Times at which something begins or ends, and who owns the time from each to the next."""
     lasting = end > start
-    start, end, sort = start[lasting], end[lasting], sort[lasting]
+    start, end, kinds = start[lasting], end[lasting], kinds[lasting]
     if not len(start):
         return np.zeros(0), np.zeros(0, np.int64)
     times = np.concatenate([start, end])
     order = np.argsort(times, kind="stable")
     step = np.concatenate([np.ones(len(start), np.int8), np.full(len(end), -1, np.int8)])[order]
-    sorts_in_order = np.concatenate([sort, sort])[order]
+    kinds_in_order = np.concatenate([kinds, kinds])[order]
     owner = np.full(len(times) - 1, NO_OWNER, np.int64)
-    for each_sort in range(sorts - 1, -1, -1):
-        if (sorts_in_order == each_sort).any():
-            running = np.cumsum(np.where(sorts_in_order == each_sort, step, 0), dtype=np.int32)[:-1] > 0
-            owner[running] = each_sort
+    for kind in range(kind_count - 1, -1, -1):
+        if (kinds_in_order == kind).any():
+            running = np.cumsum(np.where(kinds_in_order == kind, step, 0), dtype=np.int32)[:-1] > 0
+            owner[running] = kind
     return times[order], owner
 
 
 MOST_NOTICES = 20
 MOST_NAMES = 100_000  # Names of kernels remembered at once
-MOST_COLUMNS = 40_000_000  # Events of one sort
+MOST_COLUMNS = 40_000_000  # Events of one kind
 MOST_OBJECTS = 200_000  # Steps, annotations of updates, threads or streams: each is an object of its own
 MOST_RANKS = 4_000_000  # Collectives that occur, each with the ranks of its group
 MOST_NAME = 1000  # Characters of a name that are looked at
@@ -275,7 +275,7 @@ _ANNOTATION = {"user_annotation"}
 
 @dataclass
 class EventColumns:
-    """Numbers of events of one sort, appended one by one."""
+    """Numbers of events of one kind, appended one by one."""
 
     typecodes: str
     columns: tuple[array[Any], ...] = field(init=False)
@@ -311,11 +311,11 @@ class Events:
     """What a trace holds, as columns."""
 
     operators: EventColumns = field(default_factory=lambda: EventColumns("iddb"))
-    """Thread, start, end, sort."""
+    """Thread, start, end, kind of operator."""
     launches: EventColumns = field(default_factory=lambda: EventColumns("qid"))
     """Correlation, thread, start."""
     kernels: EventColumns = field(default_factory=lambda: EventColumns("iddqqbi"))
-    """Stream, start, end, correlation, external id, sort, collective."""
+    """Stream, start, end, correlation, external id, kind of kernel, collective."""
     collectives: EventColumns = field(default_factory=lambda: EventColumns("iddqi"))
     """Host calls: thread, start, end, external id, collective."""
     updates: list[HostAnnotation] = field(default_factory=list)
@@ -358,14 +358,14 @@ class _EventGatherer:
                 self.add_bad_event("kineto_event_form", event if isinstance(event, str | int | float) else None)
                 continue
             if mark == "X":
-                sort = event.get("cat")
-                sort = sort.lower() if isinstance(sort, str) else ""
-                if sort in _OPERATOR or sort in _DEVICE or sort in _LAUNCH or sort in _ANNOTATION:
-                    self.add_complete_event(event, sort)
+                category = event.get("cat")
+                category = category.lower() if isinstance(category, str) else ""
+                if category in _OPERATOR or category in _DEVICE or category in _LAUNCH or category in _ANNOTATION:
+                    self.add_complete_event(event, category)
             elif mark == "f" and event.get("cat") == "fwdbwd":
                 gathered.backward_threads.add(self.register_thread(event))
 
-    def add_complete_event(self, event: Mapping[str, Any], sort: str) -> None:
+    def add_complete_event(self, event: Mapping[str, Any], category: str) -> None:
         """Add a complete event ("X"): one with a start and a length, in microseconds."""
         start, length = event.get("ts"), event.get("dur", 0)
         try:
@@ -384,42 +384,43 @@ class _EventGatherer:
         name, args = event.get("name"), event.get("args")
         name = name[:MOST_NAME] if isinstance(name, str) else ""
         args = args if isinstance(args, dict) else {}
-        if sort in _OPERATOR:
+        if category in _OPERATOR:
             self.add_operator(event, name, args, begin, end)
-        elif sort in _LAUNCH:
+        elif category in _LAUNCH:
             gathered.launches.add(_parse_integer(args.get("correlation")), self.register_thread(event), begin)
-        elif sort in _DEVICE:
-            self.add_kernel(event, name, args, begin, end, _DEVICE[sort])
+        elif category in _DEVICE:
+            self.add_kernel(event, name, args, begin, end, _DEVICE[category])
         else:
             self.add_annotation(event, name, args, begin, end)
 
     def add_operator(self, event: Mapping[str, Any], name: str, args: dict[str, Any], begin: float, end: float) -> None:
         thread = self.register_thread(event)
         if name.startswith(_ENGINE_PREFIX):
-            sort = ENGINE_OPERATOR
+            operator_kind = ENGINE_OPERATOR
         elif name.startswith(("c10d::", "_c10d_functional::")) or name == "record_param_comms":
-            sort = COLLECTIVE_OPERATOR
+            operator_kind = COLLECTIVE_OPERATOR
             if name == "record_param_comms" and "Collective name" in args:
-                kind = self.register_collective(str(args["Collective name"]), args)
-                self.events.collectives.add(thread, begin, end, _parse_integer(args.get("External id")), kind)
+                collective = self.register_collective(str(args["Collective name"]), args)
+                self.events.collectives.add(thread, begin, end, _parse_integer(args.get("External id")), collective)
         else:
-            sort = FORWARD_OPERATOR if "Sequence number" in args and not args.get("Fwd thread id") else PLAIN_OPERATOR
-        self.events.operators.add(thread, begin, end, sort)
+            is_forward = "Sequence number" in args and not args.get("Fwd thread id")
+            operator_kind = FORWARD_OPERATOR if is_forward else PLAIN_OPERATOR
+        self.events.operators.add(thread, begin, end, operator_kind)
 
     def add_kernel(
-        self, event: Mapping[str, Any], name: str, args: dict[str, Any], begin: float, end: float, sort: int
+        self, event: Mapping[str, Any], name: str, args: dict[str, Any], begin: float, end: float, kernel_kind: int
     ) -> None:
         stream = (_parse_id(event.get("pid")), _parse_id(event.get("tid")))
         at = self.streams.setdefault(stream, len(self.streams))
-        kind = -1
-        if sort == COMPUTE_KERNEL:
-            sort, collective = self.classify_kernel(name)
-            if sort == MESSAGE_KERNEL:
-                kind = self.register_collective(str(args.get("Collective name") or collective), args)
+        number = -1
+        if kernel_kind == COMPUTE_KERNEL:
+            kernel_kind, collective = self.classify_kernel(name)
+            if kernel_kind == MESSAGE_KERNEL:
+                number = self.register_collective(str(args.get("Collective name") or collective), args)
         elif not _HOST_COPY.search(name):
-            sort = COMPUTE_KERNEL
+            kernel_kind = COMPUTE_KERNEL
         ids = _parse_integer(args.get("correlation")), _parse_integer(args.get("External id"))
-        self.events.kernels.add(at, begin, end, *ids, sort, kind)
+        self.events.kernels.add(at, begin, end, *ids, kernel_kind, number)
 
     def add_annotation(
         self, event: Mapping[str, Any], name: str, args: dict[str, Any], begin: float, end: float
@@ -429,8 +430,8 @@ class _EventGatherer:
         if step:
             self.events.steps.append((int(step[1]), HostAnnotation(name, thread, begin, end)))
         elif _COMMUNICATES.match(name):
-            kind = self.register_collective(name.partition(":")[2], args)
-            self.events.collectives.add(thread, begin, end, _parse_integer(args.get("External id")), kind)
+            collective = self.register_collective(name.partition(":")[2], args)
+            self.events.collectives.add(thread, begin, end, _parse_integer(args.get("External id")), collective)
         elif _UPDATE.search(name):
             self.events.updates.append(HostAnnotation(name, thread, begin, end))
 

@@ -131,9 +131,7 @@ def _compute_offsets(ranks: Sequence[DecodedRank]) -> list[float]:
     """Seconds by which each rank's times are shifted: by the clocks of the machines, if they agree on the day."""
     clocks = [rank.offset_s for rank in ranks]
     if max(clocks) - min(clocks) < DAY_S:
-        zero = (
-            min(rank.offset_s + rank.steps[0][1] for rank in ranks if rank.steps) if any(r.steps for r in ranks) else 0
-        )
+        zero = min((rank.offset_s + rank.steps[0][1] for rank in ranks if rank.steps), default=0.0)
         return [clock - zero for clock in clocks]
     return [-rank.steps[0][1] if rank.steps else 0.0 for rank in ranks]
 
@@ -142,20 +140,11 @@ def _find_common_steps(ranks: Sequence[DecodedRank], offsets: Sequence[float]) -
     """The iterations that all ranks have."""
     by_rank = [{number: (start, end) for number, start, end in rank.steps} for rank in ranks]
     common = sorted(set.intersection(*(set(steps_by_number) for steps_by_number in by_rank)))
-    return [
-        (
-            number,
-            max(
-                0.0,
-                min(
-                    steps_by_number[number][0] + offset
-                    for steps_by_number, offset in zip(by_rank, offsets, strict=True)
-                ),
-            ),
-            max(steps_by_number[number][1] + offset for steps_by_number, offset in zip(by_rank, offsets, strict=True)),
-        )
-        for number in common
-    ]
+    steps = []
+    for number in common:
+        spans = [(s[number][0] + offset, s[number][1] + offset) for s, offset in zip(by_rank, offsets, strict=True)]
+        steps.append((number, max(0.0, min(start for start, _ in spans)), max(end for _, end in spans)))
+    return steps
 
 
 def _average(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -248,14 +237,14 @@ def _build_lanes(rank: DecodedRank, index: int, offset: float, steps: Sequence[S
     first, last = steps[0][1] - offset, steps[-1][2] - offset
     in_steps = (rank.end_s > first) & (rank.start_s < last)
     start, end = np.clip(rank.start_s[in_steps], first, last), np.clip(rank.end_s[in_steps], first, last)
-    sort, carries = rank.sort[in_steps], rank.carries[in_steps]
-    pipelined = bool((sort == PHASES.index("pipeline")).any())
+    phase, carries = rank.phase[in_steps], rank.carries[in_steps]
+    pipelined = bool((phase == PHASES.index("pipeline")).any())
     lanes = []
     for dimension in ("", *MESSAGES, "copy"):
-        in_lane = sort == PHASES.index(dimension) if dimension else sort < FIRST_MESSAGE
+        in_lane = phase == PHASES.index(dimension) if dimension else phase < FIRST_MESSAGE
         if not in_lane.any():
             continue
-        names, kinds, label = list(PASSES), [_SPAN_KINDS[pass_name] for pass_name in PASSES], sort[in_lane]
+        names, kinds, label = list(PASSES), [_SPAN_KINDS[pass_name] for pass_name in PASSES], phase[in_lane]
         if dimension:  # messages of data parallelism carry parameters or gradients: two kinds of span
             names, label = [dimension, dimension], carries[in_lane]
             kinds = ["gradients", "parameters"] if dimension == "data" else [_SPAN_KINDS[dimension]] * 2
