@@ -130,10 +130,9 @@ def test_what_no_believable_value_explains_is_said():
 
 def test_the_run_that_tells_plans_apart_comes_first():
     """[K36] The best plans differ in b alone; only the run that depends on b narrows their difference."""
-    plan = Strategy(tp=1, pp=1, dp=8)
 
     def other(name, step_s, *sensitivity):
-        return Alternative(name=name, strategy=plan, step_s=step_s, sensitivity=np.array(sensitivity))
+        return Alternative(name=name, step_s=step_s, sensitivity=np.array(sensitivity))
 
     present, others = (
         other("", 1.0, 1.0, 0.0),

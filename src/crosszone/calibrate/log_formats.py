@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from crosszone.calibrate.trace_files import read_run
 from crosszone.calibrate.training_log import (
     LONGEST_S,
     MIB_PER_GIB,
@@ -28,6 +29,7 @@ from crosszone.calibrate.training_log import (
     LogContext,
     LogStep,
     Progress,
+    build_log,
     check_batch,
     check_step_count,
     iterate_bytes,
@@ -40,6 +42,7 @@ from crosszone.calibrate.training_log import (
 from crosszone.calibrate.user_files import MAX_BYTES, check_head
 from crosszone.errors import FileError, Notice, build_choice_error
 from crosszone.inputs.python_source import parse_literal
+from crosszone.schedule.measured import MAX_METRICS_BYTES, read_metrics
 
 # Numbers have at most 12 digits in all patterns: int() or backtracking over a line of 20,000 digits would take seconds.
 MEGATRON = "megatron"
@@ -111,9 +114,7 @@ def read_megatron(lines: Lines, context: LogContext) -> Log:
         params = {"line": first_line, "batch": context.global_batch}
         notice = Notice(code="log_batch", field="job.global_batch", value=other_batch, params=params)
         raise FileError(notice.with_place(context.file, first_line))
-    return Log(
-        format=MEGATRON, steps=tuple(steps), memory_gib=memory or None, memory_kind="allocated" if memory else ""
-    )
+    return build_log(MEGATRON, steps, memory, "allocated")
 
 
 DEEPSPEED = "deepspeed"
@@ -164,12 +165,8 @@ def read_deepspeed(lines: Lines, context: LogContext) -> Log:
         if pipeline_line := _match_pipeline(line):
             step, time, samples = pipeline_line
             seconds = parse_seconds(time, number, context.file)
-            check_batch(
-                parse_number(samples) * seconds,
-                number,
-                context,
-                slack=_estimate_rounding_samples(time, samples, context),
-            )
+            slack = _estimate_rounding_samples(time, samples, context)
+            check_batch(parse_number(samples) * seconds, number, context, slack=slack)
             pipeline_steps.append(LogStep(line=number, step=step, seconds=seconds))
         elif throughput := _match_throughput(line):
             seconds = parse_rate_s(throughput[2], context.global_batch, number, context.file)
@@ -181,9 +178,7 @@ def read_deepspeed(lines: Lines, context: LogContext) -> Log:
     steps = pipeline_steps or throughput_steps or breakdown_steps
     if breakdown_steps and steps is not breakdown_steps:
         steps = _merge_breakdowns(steps, breakdown_steps)
-    return Log(
-        format=DEEPSPEED, steps=tuple(steps), memory_gib=memory or None, memory_kind="allocated" if memory else ""
-    )
+    return build_log(DEEPSPEED, steps, memory, "allocated")
 
 
 def _match_pipeline(line: str) -> tuple[int, str, str] | None:
@@ -267,9 +262,7 @@ def read_torchtitan(lines: Lines, context: LogContext) -> Log:
         steps.append(LogStep(line=number, step=match[0], seconds=seconds))
         if memory_match := _TORCHTITAN_MEMORY.search(line):
             memory = max(memory, parse_number(memory_match[1]))
-    return Log(
-        format=TORCHTITAN, steps=tuple(steps), memory_gib=memory or None, memory_kind="reserved" if memory else ""
-    )
+    return build_log(TORCHTITAN, steps, memory, "reserved")
 
 
 def _match_step(line: str) -> tuple[int, str] | None:
@@ -368,10 +361,8 @@ def _find_state_summary(state: dict[str, Any], context: LogContext) -> LogStep |
     for entry in state["log_history"]:
         if isinstance(entry, dict) and "train_runtime" in entry:
             count = entry.get("step", state.get("global_step"))
-            summary = (
-                _parse_summary(entry, 1, count if isinstance(count, int) and 0 < count < MOST_COUNT else None, context)
-                or summary
-            )
+            is_count = isinstance(count, int) and 0 < count < MOST_COUNT
+            summary = _parse_summary(entry, 1, count if is_count else None, context) or summary
     return summary
 
 
@@ -508,8 +499,6 @@ def _list_metrics_files(folder: Path) -> list[Path]:
 
 def _read_own_metrics(path: Path, context: LogContext, progress: Progress | None) -> Log:
     """Our metrics: one file of a stage, or a folder with those of all stages."""
-    from crosszone.schedule.measured import MAX_METRICS_BYTES, read_metrics
-
     files = _list_metrics_files(path) if path.is_dir() else [path]
     contents = [b"".join(iterate_bytes(file, MAX_METRICS_BYTES, progress)) for file in files]
     texts = [content.decode("utf-8-sig", "replace") for content in contents]
@@ -522,8 +511,6 @@ def _read_own_metrics(path: Path, context: LogContext, progress: Progress | None
 
 def _read_profile(path: Path, context: LogContext, progress: Progress | None) -> Log:
     """A profiler's trace: its iterations, and the time of the optimizer within them."""
-    from crosszone.calibrate.trace_files import read_run
-
     run = read_run([path], KINETO, progress=progress)
     steps = []
     for step in run.steps:

@@ -65,7 +65,6 @@ class Alternative:
     """Another strategy on the same cluster."""
 
     name: str
-    strategy: Strategy
     step_s: float
     """Predicted with the coefficients after the log."""
     sensitivity: Vector
@@ -263,7 +262,6 @@ def calibrate_single_run(
     alternatives = _predict_alternatives(case, scenario, coefficient_priors, estimate, progress)
     present = Alternative(
         name="",
-        strategy=case.strategy,
         step_s=estimate.after[0],
         sensitivity=measure_sensitivities(_make_predict_function(case, []), coefficient_priors, estimate.factors)[0],
     )
@@ -373,7 +371,7 @@ def _list_moved_coefficients(
             field=prior.field,
             kept_with=kept_with[prior.of_gpu],
             before=prior.value,
-            after=float(f"{prior.value * estimate.factors[prior.field]:.{DIGITS}g}"),
+            after=_round_digits(prior.value * estimate.factors[prior.field]),
             change_pct=100.0 * (estimate.factors[prior.field] - 1.0),
             error_before_pct=100.0 * prior.sd,
             error_after_pct=100.0 * estimate.errors[prior.field],
@@ -417,7 +415,6 @@ def _predict_alternatives(
             alternatives.append(
                 Alternative(
                     name=name,
-                    strategy=other.strategy,
                     step_s=predict(estimate.factors)[0],
                     sensitivity=measure_sensitivities(predict, priors, estimate.factors)[0],
                 )
@@ -488,22 +485,13 @@ def _collect_notes(
         }
         notes.append(Notice(code="log_moved", level="note", value=coefficient.field, params=params))
         if coefficient.at_limit:
-            notes.append(
-                Notice(
-                    code="log_at_limit",
-                    level="note",
-                    value=coefficient.field,
-                    params={"after": _round_digits(coefficient.after)},
-                )
-            )
+            limit_params = {"after": params["after"]}
+            notes.append(Notice(code="log_at_limit", level="note", value=coefficient.field, params=limit_params))
     if moved_loosely:
         notes.append(Notice(code="log_moved_loosely", level="note", params={"fields": moved_loosely}))
     if uninformed:
-        notes.append(
-            Notice(
-                code="log_untold", level="note", params={"fields": [coefficient.field for coefficient in uninformed]}
-            )
-        )
+        fields = [coefficient.field for coefficient in uninformed]
+        notes.append(Notice(code="log_untold", level="note", params={"fields": fields}))
     if runs and runs[0].sd_after_pct < USEFUL_RUN_SHARE * runs[0].sd_before_pct:
         params = {"before": _round_digits(runs[0].sd_before_pct), "after": _round_digits(runs[0].sd_after_pct)}
         notes.append(Notice(code="log_next_run", level="note", value=runs[0].name, params=params))
@@ -534,7 +522,7 @@ def _build_profile(
         for gpu in _list_gpus(case) if of_gpu[coefficient.field] else ():
             kind = next(group.gpu for group in case.placed.groups if group.gpu.name == gpu)
             value = float(getattr(case.profiles.select(kind, case.stack).coefficients, coefficient.field))
-            fitted = Coefficient(value=float(f"{value * factor:.{DIGITS}g}"), error=error, origin="fitted")
+            fitted = Coefficient(value=_round_digits(value * factor), error=error, origin="fitted")
             gpus.setdefault(gpu, {})[coefficient.field] = fitted
         if not of_gpu[coefficient.field]:
             fitted = Coefficient(value=coefficient.after, error=error, origin="fitted")

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from crosszone.calibrate.user_files import iterate_chunks
+from crosszone.calibrate.user_files import build_unreadable_error, iterate_chunks
 from crosszone.errors import FileError, Notice
 
 LONGEST_LINE = 4_000  # Characters of a line that are looked at
@@ -73,6 +73,13 @@ class Log:
     notices: tuple[Notice, ...] = ()
 
 
+def build_log(form: str, steps: Sequence[LogStep], memory_gib: float, memory_kind: str) -> Log:
+    """What the lines of a text log said; memory 0: no line told it."""
+    return Log(
+        format=form, steps=tuple(steps), memory_gib=memory_gib or None, memory_kind=memory_kind if memory_gib else ""
+    )
+
+
 def iterate_lines(path: Path, progress: Progress | None = None) -> Iterator[tuple[int, str]]:
     """Number and text of each line that is not empty, of a file that may be compressed.
 
@@ -101,7 +108,7 @@ def _iterate_segments(number: int, segments: Iterable[str]) -> Iterator[tuple[in
 def iterate_bytes(path: Path, limit_bytes: int, progress: Progress | None = None) -> Iterator[bytes]:
     """The bytes of a file, expanded where it is compressed; `FileError` where there are more or it cannot be read."""
     name = str(path)
-    with _wrap_read_errors(name):
+    with _wrap_read_errors(path):
         size = path.stat().st_size
         if size > limit_bytes:
             params = {"limit_mib": limit_bytes // 2**20}
@@ -112,15 +119,14 @@ def iterate_bytes(path: Path, limit_bytes: int, progress: Progress | None = None
 
 
 @contextmanager
-def _wrap_read_errors(name: str) -> Iterator[None]:
+def _wrap_read_errors(path: Path) -> Iterator[None]:
     """Turn errors of the operating system into `FileError`."""
     try:
         yield
     except FileNotFoundError:
-        raise FileError(Notice(code="file_missing", value=name, file=name)) from None
+        raise FileError(Notice(code="file_missing", value=str(path), file=str(path))) from None
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise FileError(Notice(code="file_unreadable", value=name, params={"reason": reason}, file=name)) from None
+        raise build_unreadable_error(path, error) from None
 
 
 def check_step_count(count: int, context: LogContext) -> None:
