@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosszone.calibrate.benchmark_csv import LABEL_SPELLINGS, read_benchmark
+from crosszone.calibrate.benchmark_csv import PHASE_BY_LABEL, read_benchmark
 from crosszone.errors import InputError
 from crosszone.schedule.trace import MAX_TRACE_BYTES
 
@@ -141,7 +141,7 @@ def test_a_file_that_is_too_large_is_refused():
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from([*LABEL_SPELLINGS, "x", ""]), st.sampled_from(["0", "0.5", "-1", "x", "", "1e300", "nan"])
+            st.sampled_from([*PHASE_BY_LABEL, "x", ""]), st.sampled_from(["0", "0.5", "-1", "x", "", "1e300", "nan"])
         ),
         max_size=60,
     )

@@ -29,25 +29,18 @@ from crosszone.errors import FileError, InvalidError, Notice
 from crosszone.inputs.value import parse
 from crosszone.schedule.trace import MAX_LANES, MAX_SPANS, MAX_TRACE_BYTES, Trace
 
-# A label without spaces and signs, and the phase that begins there.
-LABELS = {
-    "iterationstart": "start",
-    "warmupstart": "warm_up",
-    "forwardstart": "forward",
-    "backwardstart": "backward",
-    "cooldownstart": "cool_down",
-    "allreducestart": "all_reduce",
-    "iterationend": "",
+# Labels, and the phase that begins there.
+PHASE_BY_LABEL = {
+    "iteration start": "start",
+    "warmup start": "warm_up",
+    "forward start": "forward",
+    "backward start": "backward",
+    "cooldown start": "cool_down",
+    "allreduce start": "all_reduce",
+    "iteration end": "",
 }
-LABEL_SPELLINGS = (
-    "iteration start",
-    "warmup start",
-    "forward start",
-    "backward start",
-    "cooldown start",
-    "allreduce start",
-    "iteration end",
-)
+# The same without spaces: files differ in them, and in signs, which readers leave out before they compare.
+LABELS = {label.replace(" ", ""): phase for label, phase in PHASE_BY_LABEL.items()}
 PHASES = ("start", "warm_up", "forward", "backward", "cool_down", "all_reduce", "other")
 MOST_S = 86_400.0  # Seconds between two marks that nobody measures: rather another unit
 MOST_NOTICES = 20
@@ -122,7 +115,7 @@ class _MarkReader:
             self.add_bad_row(number, "benchmark_unit", cells[1], hours=round(seconds / 3600))
             seconds = None
         elif label is None:
-            self.add_bad_row(number, "benchmark_label", cells[0], breaks=False, allowed=list(LABEL_SPELLINGS))
+            self.add_bad_row(number, "benchmark_label", cells[0], breaks=False, allowed=list(PHASE_BY_LABEL))
         self.add_mark(number, label, seconds if seconds is not None and seconds >= 0 else None)
 
     def add_mark(self, number: int, label: str | None, seconds: float | None) -> None:
@@ -156,17 +149,8 @@ class _MarkReader:
             self.current.broken = True
         if len(self.row_notices) < MOST_NOTICES:
             row_params = {"row": number, **params}
-            self.row_notices.append(
-                Notice(
-                    code=code,
-                    field=f"row {number}",
-                    value=value,
-                    params=row_params,
-                    level="warning",
-                    file=self.file,
-                    line=number,
-                )
-            )
+            notice = Notice(code=code, field=f"row {number}", value=value, params=row_params, level="warning")
+            self.row_notices.append(notice.at(self.file, number))
 
     def build_notices(self) -> list[Notice]:
         """What was left out, and what to bear in mind."""
@@ -256,16 +240,12 @@ def _build_trace(iterations: list[_Iteration], name: str) -> Trace:
             fields: dict[str, Any] = {"start_s": now_s, "end_s": end_s}
             if phase in passes:
                 fields["micro_batch"], passes[phase] = passes[phase], passes[phase] + 1
-            if phase in _WAIT_KINDS:
-                spans.append({"lane": WAIT_LANE, "kind": _WAIT_KINDS[phase], "name": phase, **fields})
-            else:
-                spans.append(
-                    {"lane": LAST_STAGE_LANE, "kind": _SPAN_KINDS.get(phase, "other"), "name": phase, **fields}
-                )
+            is_wait = phase in _WAIT_KINDS
+            kind = _WAIT_KINDS[phase] if is_wait else _SPAN_KINDS.get(phase, "other")
+            spans.append({"lane": WAIT_LANE if is_wait else LAST_STAGE_LANE, "kind": kind, "name": phase, **fields})
             now_s = end_s
-        steps.append(
-            {"step": iteration.number, "start_s": start_s, "end_s": max(now_s, math.nextafter(start_s, math.inf))}
-        )
+        last_s = max(now_s, math.nextafter(start_s, math.inf))
+        steps.append({"step": iteration.number, "start_s": start_s, "end_s": last_s})
     lanes = [{"id": LAST_STAGE_LANE, "name": "last stage", "group": "stages"}]
     if any(span["lane"] == WAIT_LANE for span in spans):
         lanes.append({"id": WAIT_LANE, "name": "earlier stages, which the last one waits for", "group": "waits"})
