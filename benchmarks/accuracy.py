@@ -273,7 +273,7 @@ def score_parts(data: Path, profiles: Profiles) -> list[str]:
         "90 %, best run": "p90_best_pct",
     }
     return text + format_table(
-        "transfer (crosszone_rig.csv)", columns, ((op, vars(report.of(op))) for op in operations)
+        "transfer (crosszone_rig.csv)", columns, ((op, vars(report.summarize_op(op))) for op in operations)
     )
 
 

@@ -82,7 +82,7 @@ def score_testbed(folder: Path) -> list[str]:
     report = build_transfer_report(folder / "crosszone_rig.csv")
     rows = []
     for op in ("all_reduce", "p2p_one_way", "flat_ring", "hier_shard", "many_groups"):
-        summary = report.of(op)
+        summary = report.summarize_op(op)
         if summary.median_best_pct is not None and summary.median_median_pct is not None:
             rows.append(f"| {op} | {summary.rows} | {summary.median_best_pct:.1f} | {summary.median_median_pct:.1f} |")
     for result in report.results:

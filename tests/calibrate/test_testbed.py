@@ -37,7 +37,7 @@ def written(folder: Path, *rows: str) -> Path:
 
 def test_all_reduces_are_predicted_within_five_percent_of_the_best_run(report):
     """[T8] The median over every all-reduce row of the file, none left out."""
-    found = report.of("all_reduce")
+    found = report.summarize_op("all_reduce")
     assert found.rows == found.predicted == 111
     assert found.median_best_pct is not None and found.median_best_pct <= 5
     assert found.median_median_pct is not None and found.median_median_pct <= 7
@@ -53,7 +53,7 @@ def test_two_and_three_zones_are_predicted_within_ten_percent_nine_times_in_ten(
 
 def test_messages_back_and_forth_are_predicted_within_five_percent_of_the_best_run(report):
     """[T9]"""
-    found = report.of("p2p_one_way")
+    found = report.summarize_op("p2p_one_way")
     assert found.median_best_pct is not None and found.median_best_pct <= 5
 
 

@@ -226,7 +226,7 @@ class TransferReport:
     summaries: tuple[TransferSummary, ...]
     """Errors by kind of experiment and operation."""
 
-    def of(self, op: str) -> TransferSummary:
+    def summarize_op(self, op: str) -> TransferSummary:
         """Errors of one operation over all experiments."""
         return summarize_transfers("all", op, [result for result in self.results if result.row.op == op])
 
@@ -282,24 +282,21 @@ def summarize_transfers(experiment: str, op: str, results: list[TransferPredicti
 
 
 def _predict_transfer(row: TransferRow, compute_s: float | None) -> TransferPrediction:
-    if _UNLIMITED.search(row.experiment):
-        return TransferPrediction(row=row, predicted=None, reason=REASON_MACHINE)
-    if row.op == "local_nosync":
-        return TransferPrediction(row=row, predicted=None, reason=REASON_COMPUTE)
-    if row.op in read_variants():
-        seconds = _predict_job_step_s(row, compute_s)
-        return TransferPrediction(row=row, predicted=seconds, reason="" if seconds is not None else REASON_OTHER_JOB)
     stream = _TCP.fullmatch(row.op)
-    if stream:
+    predicted: float | None = None
+    if _UNLIMITED.search(row.experiment):
+        reason = REASON_MACHINE
+    elif row.op == "local_nosync":
+        reason = REASON_COMPUTE
+    elif row.op in read_variants():
+        predicted, reason = _predict_job_step_s(row, compute_s), REASON_OTHER_JOB
+    elif stream:
         congestion: Congestion = "bbr" if stream[1] == "bbr" else "reno" if stream[1] == "reno" else "cubic"
         mbit = _predict_stream_mbit(row, congestion, int(stream[2]))
-        return (
-            TransferPrediction(row=row, predicted=mbit)
-            if mbit < math.inf
-            else TransferPrediction(row=row, predicted=None, reason=REASON_MACHINE)
-        )
-    predicted = _predict_seconds(row)
-    return TransferPrediction(row=row, predicted=predicted, reason="" if predicted is not None else REASON_UNKNOWN)
+        predicted, reason = (mbit if mbit < math.inf else None), REASON_MACHINE
+    else:
+        predicted, reason = _predict_seconds(row), REASON_UNKNOWN
+    return TransferPrediction(row=row, predicted=predicted, reason=reason if predicted is None else "")
 
 
 def _predict_seconds(row: TransferRow) -> float | None:
