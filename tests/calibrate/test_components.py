@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 
@@ -156,8 +156,8 @@ def test_rubbish_is_skipped_or_scored_but_never_crashes(tmp_path_factory, cells)
     scores = score_components(runs, profiles(), skipped)
     json.dumps(scores.as_dict(), allow_nan=False)
     told = [
-        build_component_table(scores, "en").as_dict(),
-        *(one.as_dict() for one in compute_iteration_shares(scores, "en")),
+        asdict(build_component_table(scores, "en")),
+        *(asdict(one) for one in compute_iteration_shares(scores, "en")),
     ]
     json.dumps(told, allow_nan=False)
     assert scores.summary["rows"] == len(runs) + len(skipped)

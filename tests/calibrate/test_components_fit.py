@@ -15,7 +15,7 @@ from crosszone.calibrate.components_fit import (
     FITTED_COEFFICIENTS,
     fit_cluster,
     fit_stack,
-    leave_out_setups,
+    predict_left_out_setups,
     select_fastest,
 )
 from crosszone.calibrate.components_read import STACK, STAGES, ComponentRun, read_components
@@ -79,7 +79,7 @@ def test_a_coefficient_that_no_job_shows_stays_at_the_shipped_value(tmp_path):
 def test_a_set_up_left_out_is_predicted_by_the_others(tmp_path):
     """[K63] Jobs that follow one law are met without themselves; the shipped values miss them."""
     jobs = made(tmp_path)
-    found = leave_out_setups(jobs, profiles())
+    found = predict_left_out_setups(jobs, profiles())
     assert [one.run.id for one in found] == ["one", "two", "three"]
     shipped = [100 * abs(predict_components(run, profiles()).step / run.step_s - 1) for run in jobs]
     assert fmean(abs(one.error_pct) for one in found) < fmean(shipped) / 2
@@ -87,8 +87,8 @@ def test_a_set_up_left_out_is_predicted_by_the_others(tmp_path):
 
 def test_one_set_up_alone_cannot_be_left_out(tmp_path):
     jobs = made(tmp_path)
-    assert leave_out_setups(jobs[:1], profiles()) == []
-    assert leave_out_setups([jobs[0], replace(jobs[1], cluster="elsewhere")], profiles()) == []
+    assert predict_left_out_setups(jobs[:1], profiles()) == []
+    assert predict_left_out_setups([jobs[0], replace(jobs[1], cluster="elsewhere")], profiles()) == []
 
 
 def test_of_equal_set_ups_the_fastest_counts(tmp_path):

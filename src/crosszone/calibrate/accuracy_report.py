@@ -32,10 +32,11 @@ from pathlib import Path
 from typing import Any
 
 from crosszone import measured
-from crosszone.calibrate.accuracy import Accuracy, ScoredRow, score_runs
+from crosszone.calibrate.accuracy import Accuracy, score_runs
 from crosszone.calibrate.components import (
     ComponentScores,
     build_component_table,
+    build_job_column,
     compute_iteration_shares,
     read_components,
     score_components,
@@ -65,13 +66,8 @@ COMPONENTS_FILE = "gpumodeling25/runs.csv"
 ITERATIONS_FILE = "gpumodeling25/iterations.csv"
 TESTBED_FILE = "crosszone_rig.csv"
 PUBLISHED_FILE = "cross_zone_runs.csv"
-FILES = (
-    *RUN_FILES,
-    COMPONENTS_FILE,
-    ITERATIONS_FILE,
-    TESTBED_FILE,
-    PUBLISHED_FILE,
-)  # Files of a folder that a report is made of
+# Files of a folder that a report is made of.
+FILES = (*RUN_FILES, COMPONENTS_FILE, ITERATIONS_FILE, TESTBED_FILE, PUBLISHED_FILE)
 JOB_SOURCE = "gpumodeling25"  # Source of jobs timed part by part
 Progress = Callable[[int], None]
 
@@ -182,12 +178,12 @@ def build_report(scored: ScoredFolder, language: str) -> dict[str, Any]:
         "subsets": main.subsets if main else {},
         "doubtful": main.doubtful if main else None,
         "ranking": asdict(main.ranking) if main else None,
-        "sources": [*_list_sources(scored.runs), *_list_job_sources(jobs)],
-        "runs": [*_list_runs(scored.runs), *_list_job_runs(jobs)],
+        "sources": _list_sources(scored.runs, jobs),
+        "runs": _list_runs(scored.runs, jobs),
         "skipped": _list_skipped(scored),
-        "components": build_component_table(jobs, language).as_dict() if jobs else None,
+        "components": asdict(build_component_table(jobs, language)) if jobs else None,
         "clusters": _list_clusters(jobs) if jobs else [],
-        "shares": [job_shares.as_dict() for job_shares in compute_iteration_shares(jobs, language)] if jobs else [],
+        "shares": [asdict(job_shares) for job_shares in compute_iteration_shares(jobs, language)] if jobs else [],
         "stability": _list_stability(scored.stability, jobs),
         "published": [asdict(family) for family in scored.published],
         "transfers": [asdict(transfer) for transfer in scored.testbed.summaries] if scored.testbed else [],
@@ -226,14 +222,13 @@ def count_rows(path: Path) -> int:
         return 0
 
 
-def _list_sources(runs: Mapping[str, Accuracy]) -> list[dict[str, Any]]:
-    return [{"file": name, **line} for name, accuracy in runs.items() for line in accuracy.by_source]
-
-
-def _list_job_sources(jobs: ComponentScores | None) -> list[dict[str, Any]]:
-    """Jobs timed by part are one source a cluster."""
-    lines = jobs.by_source if jobs else []
-    return [{"file": COMPONENTS_FILE, **line, "source": _label_job_source(line["source"])} for line in lines]
+def _list_sources(runs: Mapping[str, Accuracy], jobs: ComponentScores | None) -> list[dict[str, Any]]:
+    """Sources of each file; jobs timed by part are one source a cluster."""
+    lines = [{"file": name, **line} for name, accuracy in runs.items() for line in accuracy.by_source]
+    return lines + [
+        {"file": COMPONENTS_FILE, **line, "source": _label_job_source(line["source"])}
+        for line in (jobs.by_source if jobs else ())
+    ]
 
 
 def _list_clusters(jobs: ComponentScores) -> list[dict[str, Any]]:
@@ -254,48 +249,28 @@ def _label_job_source(cluster: str) -> str:
     return f"{JOB_SOURCE} {cluster}".strip()
 
 
-def _list_runs(runs: Mapping[str, Accuracy]) -> list[dict[str, Any]]:
-    return [
-        _build_run_row(name, row)
-        for name, accuracy in runs.items()
+def _list_runs(runs: Mapping[str, Accuracy], jobs: ComponentScores | None) -> list[dict[str, Any]]:
+    """Every scored run; jobs timed by part have no band, and only the fastest of a set-up counts."""
+    lines = [
+        {name: file if name == "file" else getattr(row, name) for name in (*RUN_COLUMNS, "moe", "complete")}
+        for file, accuracy in runs.items()
         for row in accuracy.rows
         if row.error_pct is not None
     ]
-
-
-def _build_run_row(file: str, row: ScoredRow) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "source": row.source,
-        "file": file,
-        "measured_s": row.measured_s,
-        "predicted_s": row.predicted_s,
-        "low_s": row.low_s,
-        "high_s": row.high_s,
-        "error_pct": row.error_pct,
-        "counts": row.counts,
-        "doubtful": row.doubtful,
-        "moe": row.moe,
-        "complete": row.complete,
-    }
-
-
-def _list_job_runs(jobs: ComponentScores | None) -> Iterable[dict[str, Any]]:
     for scored in jobs.runs if jobs else ():
-        yield {
+        line = dict.fromkeys(RUN_COLUMNS) | {
             "id": scored.run.id,
             "source": _label_job_source(scored.run.cluster),
             "file": COMPONENTS_FILE,
             "measured_s": scored.step.measured_s,
             "predicted_s": scored.step.predicted_s,
-            "low_s": None,
-            "high_s": None,
             "error_pct": scored.step.error_pct,
             "counts": scored.fastest,
-            "doubtful": None,
             "moe": False,
             "complete": True,
         }
+        lines.append(line)
+    return lines
 
 
 def _list_skipped(scored: ScoredFolder) -> list[dict[str, Any]]:
@@ -316,8 +291,6 @@ def _list_skipped(scored: ScoredFolder) -> list[dict[str, Any]]:
 
 def _list_stability(statistics: Sequence[JobStability], jobs: ComponentScores | None) -> list[dict[str, Any]]:
     """Statistics of each job; its cluster and name where the jobs' file knows it."""
-    from crosszone.calibrate.components import build_job_column
-
     job_by_id = {scored.run.id: build_job_column(scored) for scored in (jobs.runs if jobs else ())}
     lines = []
     for job_statistics in statistics:
@@ -334,36 +307,13 @@ def _list_stability(statistics: Sequence[JobStability], jobs: ComponentScores | 
 
 
 RUN_COLUMNS = (
-    "id",
-    "source",
-    "file",
-    "measured_s",
-    "predicted_s",
-    "low_s",
-    "high_s",
-    "error_pct",
-    "counts",
-    "doubtful",
+    *("id", "source", "file", "measured_s", "predicted_s", "low_s", "high_s"),
+    *("error_pct", "counts", "doubtful"),
 )
 SOURCE_COLUMNS = (
-    "file",
-    "source",
-    "rows",
-    "scored",
-    "skipped",
-    "doubtful",
-    "duplicates",
-    "mape_pct",
-    "median_ape_pct",
-    "within_10_pct",
-    "within_20_pct",
-    "bias_pct",
-    "band_coverage_pct",
-    "memory_rows",
-    "memory_mape_pct",
-    "setups",
-    "setups_mape_pct",
-    "floor_pct",
+    *("file", "source", "rows", "scored", "skipped", "doubtful", "duplicates"),
+    *("mape_pct", "median_ape_pct", "within_10_pct", "within_20_pct", "bias_pct", "band_coverage_pct"),
+    *("memory_rows", "memory_mape_pct", "setups", "setups_mape_pct", "floor_pct"),
 )
 STABILITY_COLUMNS = ("id", "cluster", "name", "count", "min_s", "max_s", "mean_s", "std_s", "mean_to_min_pct")
 TRANSFER_COLUMNS = ("experiment", "op", "rows", "predicted", "median_best_pct", "p90_best_pct", "median_median_pct")
@@ -371,14 +321,8 @@ PUBLISHED_COLUMNS = ("family", "rows", "predicted", "median_ape_pct", "within_10
 OPERATOR_COLUMNS = ("gpu", "family", "samples", "error_pct", "unseen_pct")
 # Files that `build_csv_files` may make.
 TABLE_FILES = (
-    "runs.csv",
-    "sources.csv",
-    "component_error.csv",
-    "component_share.csv",
-    "iteration_stability.csv",
-    "transfers.csv",
-    "published.csv",
-    "operators.csv",
+    *("runs.csv", "sources.csv", "component_error.csv", "component_share.csv"),
+    *("iteration_stability.csv", "transfers.csv", "published.csv", "operators.csv"),
 )
 # How a cell starts that a spreadsheet would run as a formula; names of runs come from files of others.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")

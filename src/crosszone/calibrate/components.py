@@ -20,10 +20,11 @@ An empty cell is a part that the job does not state, or whose span contradicts a
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from statistics import fmean, median
 from typing import Any
 
@@ -277,26 +278,15 @@ def _build_json_row(scored: RunScore) -> dict[str, Any]:
         "predicted_s": scored.step.predicted_s,
         "error_pct": scored.step.error_pct,
         "fastest_of_setup": scored.fastest,
-        "components": [
-            {"part": p.part, "measured_s": p.measured_s, "predicted_s": p.predicted_s, "error_pct": p.error_pct}
-            for p in scored.parts
-        ],
+        "components": [{**asdict(part), "error_pct": part.error_pct} for part in scored.parts],
         "skipped": None,
     }
 
 
 # Rows of the table.
 TABLE_PARTS = (
-    "layer_fwd",
-    "layer_bwd",
-    "slowest_fwd",
-    "slowest_bwd",
-    "mp_allreduce",
-    "p2p_send",
-    "dp_allreduce",
-    "dp_allgather",
-    "update",
-    "step",
+    *("layer_fwd", "layer_bwd", "slowest_fwd", "slowest_bwd"),
+    *("mp_allreduce", "p2p_send", "dp_allreduce", "dp_allgather", "update", "step"),
 )
 # Parts that are alike on all stages, and which of the measured ones is taken: sends may include waiting.
 EQUAL_ON_STAGES: Mapping[str, Callable[[Sequence[float]], float]] = {"mp_allreduce": median, "p2p_send": min}
@@ -348,10 +338,6 @@ class ComponentTable:
     clusters: tuple[str, ...]
     rows: tuple[ComponentRow, ...]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class IterationShares:
@@ -362,10 +348,6 @@ class IterationShares:
     measured_pct: Mapping[str, float] | None
     """None: the job does not state all parts."""
     predicted_pct: Mapping[str, float]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
 
 
 def build_component_table(scores: ComponentScores, language: str) -> ComponentTable:
@@ -405,7 +387,7 @@ def compute_iteration_shares(scores: ComponentScores, language: str) -> list[Ite
         IterationShares(
             job=build_job_column(scored),
             names=names,
-            measured_pct=_compute_shares(scored.run, scored.run.step_s, _build_measured_lookup(scored.run)),
+            measured_pct=_compute_shares(scored.run, scored.run.step_s, partial(_get_measured_part_s, scored.run)),
             predicted_pct=_compute_shares(scored.run, scored.step.predicted_s, scored.predicted.get_part_s) or {},
         )
         for scored in scores.runs
@@ -444,37 +426,28 @@ def _average_errors(cluster: str, jobs: Sequence[JobColumn], errors: Sequence[fl
     )
 
 
-def _build_measured_lookup(run: ComponentRun) -> Callable[[str, str], float | None]:
-    def get_part_s(name: str, stage: str) -> float | None:
-        if name in EQUAL_ON_STAGES:
-            times_s = [run.parts_s[name, each_stage] for each_stage in STAGES if (name, each_stage) in run.parts_s]
-            return EQUAL_ON_STAGES[name](times_s) if times_s else None
-        return run.parts_s.get((name, stage))
-
-    return get_part_s
+def _get_measured_part_s(run: ComponentRun, name: str, stage: str) -> float:
+    """Measured seconds of one part on a stage; NaN: the job does not state it."""
+    if name in EQUAL_ON_STAGES:
+        times_s = [run.parts_s[name, each_stage] for each_stage in STAGES if (name, each_stage) in run.parts_s]
+        return EQUAL_ON_STAGES[name](times_s) if times_s else math.nan
+    return run.parts_s.get((name, stage), math.nan)
 
 
 def _compute_shares(
-    run: ComponentRun, step_s: float, get_part_s: Callable[[str, str], float | None]
+    run: ComponentRun, step_s: float, get_part_s: Callable[[str, str], float]
 ) -> dict[str, float] | None:
     strategy, model = run.case.strategy, run.case.model
     stages = STAGES if strategy.pp > 2 else STAGES[::2] if strategy.pp == 2 else STAGES[:1]
     layers = _count_layers(run)
     times = {stage: (get_part_s("stage_fwd", stage), get_part_s("stage_bwd", stage)) for stage in stages}
-    slowest = max(stages, key=lambda stage: sum(x or 0.0 for x in times[stage]))
+    slowest = max(stages, key=lambda stage: float(np.nansum(times[stage])))
     forward_s, backward_s = times[slowest]
     tp_allreduce_s = get_part_s("mp_allreduce", slowest) if strategy.tp > 1 else 0.0
     send_s = get_part_s("p2p_send", slowest) if strategy.pp > 1 else 0.0
     gradients_s = get_part_s("dp_allreduce", "first") if run.case.dp > 1 else 0.0
     update_s = get_part_s("update", "first")
-    if (
-        forward_s is None
-        or backward_s is None
-        or tp_allreduce_s is None
-        or send_s is None
-        or gradients_s is None
-        or update_s is None
-    ):
+    if np.isnan([forward_s, backward_s, tp_allreduce_s, send_s, gradients_s, update_s]).any():
         return None
     micro_batches = strategy.micro_batches(run.case.job.global_batch)
     forward_tp_s = (1 if model.parallel_residual else 2) * layers[slowest] * tp_allreduce_s
@@ -495,15 +468,9 @@ def _compute_shares(
 
 def _count_layers(run: ComponentRun) -> dict[str, int]:
     """Layers of the first, a middle and the last stage."""
-    layers_per_stage = run.case.strategy.layers_per_stage
-    if layers_per_stage is None:
-        even = -(-run.case.model.layers // run.case.strategy.pp)
-        return dict.fromkeys(STAGES, even)
-    return {
-        "first": layers_per_stage[0],
-        "middle": layers_per_stage[min(1, len(layers_per_stage) - 1)],
-        "last": layers_per_stage[-1],
-    }
+    even = -(-run.case.model.layers // run.case.strategy.pp)
+    layers = run.case.strategy.layers_per_stage or (even,)
+    return {"first": layers[0], "middle": layers[min(1, len(layers) - 1)], "last": layers[-1]}
 
 
 __all__ = ["ComponentScores", "PartScore", "RunScore", "read_components", "score_components"]

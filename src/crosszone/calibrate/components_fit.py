@@ -1,7 +1,7 @@
 """Coefficients that only whole jobs show, fitted to jobs timed part by part; and each set-up predicted without itself.
 
     profile = fit_cluster(jobs, profiles, name="my-cluster").profile    # launches, unfused norms, optimizer, stragglers
-    for job in leave_out_setups(runs, profiles): print(job.run.id, job.error_pct)
+    for job in predict_left_out_setups(runs, profiles): print(job.run.id, job.error_pct)
 
 Rates of links and operators are not touched: they come from timings of their own (`calibrate links`, `calibrate fit`).
 """
@@ -50,7 +50,7 @@ class LeftOut:
         return 100.0 * (self.predicted_s / self.run.step_s - 1.0)
 
 
-def leave_out_setups(runs: Sequence[ComponentRun], profiles: Profiles) -> list[LeftOut]:
+def predict_left_out_setups(runs: Sequence[ComponentRun], profiles: Profiles) -> list[LeftOut]:
     """The fastest job of each set-up, predicted by a fit to the others of its cluster. [K63]
 
     None of a cluster with one set-up: nothing would be left to fit. `profiles`: what kernels and links tell.
@@ -85,7 +85,7 @@ class FittedStack:
 
 
 def fit_stack(jobs: Sequence[ComponentRun], profiles: Profiles) -> FittedStack:
-    """The coefficients of `FITTED` that meet the parts of these jobs best. [K63]
+    """The coefficients of `FITTED_COEFFICIENTS` that meet the parts of these jobs best. [K63]
 
     Least squares of log(predicted / measured) over stages, update, sum of the gradients with the wait before it, and
     step; errors beyond a few percent count linearly. A coefficient that no job shows stays at the shipped value.
@@ -135,7 +135,7 @@ def fit_cluster(jobs: Sequence[ComponentRun], profiles: Profiles, *, name: str, 
     """What the fastest job of each set-up says of its software. [K63]"""
     fitted = fit_stack(select_fastest(jobs), profiles)
     errors = [abs(predict_components(job, fitted.profiles).step / job.step_s - 1.0) for job in select_fastest(jobs)]
-    left_out = tuple(leave_out_setups(jobs, profiles))
+    left_out = tuple(predict_left_out_setups(jobs, profiles))
     left_out_pct = [abs(job.error_pct) for job in left_out]
     scores = {"setups": len(errors), "fitted_pct": round(100.0 * float(np.mean(errors)), 2)}
     if left_out_pct:

@@ -32,31 +32,14 @@ from crosszone.inputs.strategy import Communication, Strategy
 
 # A file without these columns is not of this kind.
 REQUIRED_COLUMNS = (
-    "run_id",
-    "gpu",
-    "gpus",
-    "n_layers",
-    "hidden",
-    "heads",
-    "seq",
-    "pp",
-    "mp",
-    "dp",
-    "micro_batch",
-    "iter_best_s",
+    *("run_id", "gpu", "gpus", "n_layers", "hidden", "heads", "seq"),
+    *("pp", "mp", "dp", "micro_batch", "iter_best_s"),
 )
 STAGES = ("first", "middle", "last")
 # Parts whose time a row may state for each kind of stage, in columns such as `layer_fwd_first_us`.
 PARTS = (
-    "layer_fwd",
-    "layer_bwd",
-    "stage_fwd",
-    "stage_bwd",
-    "mp_allreduce",
-    "p2p_send",
-    "dp_allreduce",
-    "dp_allgather",
-    "update",
+    *("layer_fwd", "layer_bwd", "stage_fwd", "stage_bwd"),
+    *("mp_allreduce", "p2p_send", "dp_allreduce", "dp_allgather", "update"),
 )
 MOST_ROWS = 10_000  # Rows of a file that are read; the row after them is listed as skipped
 MOST_PASSES = 20_000  # Micro-batches times stages of a job that is walked through

@@ -1,8 +1,8 @@
 """Pictures of the accuracy report: what an iteration is made of, errors by component, predictions, stability.
 
-    files = draw(get_accuracy_report(folder, "en"), "en")
+    files = draw_figures(get_accuracy_report(folder, "en"), "en")
     files["predicted_measured.png"], files["predicted_measured.svg"]      # bytes
-    make("component_error", report, "zh")                                 # a matplotlib Figure
+    make_figure("component_error", report, "zh")                                 # a matplotlib Figure
 
 A picture that the report has nothing for is not made.
 
@@ -56,7 +56,7 @@ class FigureLabels:
 
 
 @contextmanager
-def figure_style(labels: FigureLabels) -> Iterator[None]:
+def apply_figure_style(labels: FigureLabels) -> Iterator[None]:
     """Settings of the drawing library while a picture is made and written."""
     require_extra("figures")
     set_matplotlib_folder()
@@ -124,7 +124,7 @@ def draw_figures(report: Report, language: str, formats: Sequence[str] = FORMATS
     for name in FIGURES:
         figure = make_figure(name, report, language)
         if figure is not None:
-            with figure_style(labels):
+            with apply_figure_style(labels):
                 files |= {f"{name}.{kind}": encode_figure(figure, kind) for kind in formats}
     return files
 
@@ -132,7 +132,7 @@ def draw_figures(report: Report, language: str, formats: Sequence[str] = FORMATS
 def make_figure(name: str, report: Report, language: str) -> Figure | None:
     """One picture by its name, or None where there is nothing to draw."""
     labels = FigureLabels(language)
-    with figure_style(labels):
+    with apply_figure_style(labels):
         return FIGURES[name](report, labels)
 
 
@@ -247,7 +247,7 @@ def draw_predicted_measured(report: Report, labels: FigureLabels) -> Figure | No
             axes.plot(ends, [factor * end for end in ends], dash, color=INK, linewidth=0.8, label=name)
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
     axes.set(xlabel=labels("figure_measured_axis"), ylabel=labels("figure_predicted_axis"))
-    _use_plain_numbers(axes.xaxis, axes.yaxis)
+    _format_plain_numbers(axes.xaxis, axes.yaxis)
     axes.set_title(labels("figure_scatter_title", count=len(runs)))
     axes.grid(which="major")
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1))
@@ -276,7 +276,7 @@ def draw_iteration_stability(report: Report, labels: FigureLabels) -> Figure | N
     axes.invert_yaxis()
     axes.set_xscale("symlog", linthresh=1)
     axes.set_xlim(-0.05, None)
-    _use_plain_numbers(axes.xaxis)
+    _format_plain_numbers(axes.xaxis)
     axes.set(
         xlabel=labels("figure_stability_axis"),
         title=labels("figure_stability_title") + _describe_left_out(report["stability"], labels),
@@ -309,7 +309,7 @@ def _place_legend(figure: Figure, axes: Axes, columns: int) -> None:
     figure.legend(handles, names, loc="outside lower center", ncols=columns)
 
 
-def _use_plain_numbers(*axes: Axis) -> None:
+def _format_plain_numbers(*axes: Axis) -> None:
     """Ticks as 0.1, 1, 10 instead of powers."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 

@@ -193,7 +193,6 @@ def _run_cross_validation(path: Path, doubtful: Mapping[str, str]) -> list[Cross
 
 def _score_components(path: Path, targets: _Targets) -> None:
     from crosszone.calibrate.accuracy_report import build_report, score_file
-    from crosszone.calibrate.components import build_component_table, compute_iteration_shares
     from crosszone.views.accuracy import build_components_sections
 
     scored = score_file(path)
@@ -202,11 +201,7 @@ def _score_components(path: Path, targets: _Targets) -> None:
     assert jobs is not None
     answer = jobs.as_dict()
     if targets.as_json:
-        component_table, shares = (
-            build_component_table(jobs, get_language()),
-            compute_iteration_shares(jobs, get_language()),
-        )
-        print_json({**answer, "components": component_table.as_dict(), "shares": [item.as_dict() for item in shares]})
+        print_json({**answer, "components": report["components"], "shares": report["shares"]})
         return
     print_sections(build_components_sections(report, answer["by_part"], get_text(), open_console().width))
 

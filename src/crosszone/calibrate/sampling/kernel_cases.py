@@ -1,6 +1,6 @@
 """How the kernel sampler runs each point: pooled operands, products in autograd's layouts, Hugging Face's eager code.
 
-case = Bench("cuda").case(point)
+case = Bench("cuda").build_case(point)
 case.run(0)
 """
 
@@ -83,7 +83,7 @@ class Bench:
         if self.cuda:
             self.torch.cuda.empty_cache()
 
-    def case(self, point: KernelPoint) -> KernelCase:
+    def build_case(self, point: KernelPoint) -> KernelCase:
         """What to run for a point."""
         dims = dict(point.dims)
         if point.op in ("layer", "train_step"):

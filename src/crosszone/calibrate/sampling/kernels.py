@@ -137,7 +137,7 @@ def sample(bench: Bench, point: KernelPoint) -> dict[str, Any]:
     row.update(flops=f"{flops:.6g}", bytes=f"{traffic:.0f}", roof_us="" if roof is None else f"{roof:.4g}")
     failure = ""
     try:
-        case = bench.case(point)
+        case = bench.build_case(point)
         if bench.cuda:
             bench.torch.cuda.reset_peak_memory_stats()
         times, host = measure(bench, case)
@@ -179,11 +179,11 @@ class ProgressLine:
     def __init__(self, budget: float, points: int) -> None:
         self.began, self.budget, self.points, self.shown, self.done = time.monotonic(), budget, points, -math.inf, 0
 
-    def elapsed(self) -> float:
+    def measure_elapsed_s(self) -> float:
         return time.monotonic() - self.began
 
     def show(self, point: KernelPoint | None = None) -> None:
-        live, now = sys.stderr.isatty(), self.elapsed()
+        live, now = sys.stderr.isatty(), self.measure_elapsed_s()
         if point and now - self.shown < (0.2 if live else 10):
             return
         self.shown = now
@@ -210,7 +210,7 @@ def run(bench: Bench, phases: dict[str, list[KernelPoint]], budget: float, path:
             end = budget * PHASE_ENDS[name] if remaining["compiled"] or remaining["blocks"] else budget
             while remaining[name]:
                 fresh = name == "compiled" and bench.last_model[0] != (remaining[name][0].mode, remaining[name][0].dims)
-                if progress.elapsed() + (compiling if fresh and bench.cuda else 0) >= end:
+                if progress.measure_elapsed_s() + (compiling if fresh and bench.cuda else 0) >= end:
                     break
                 point, began = remaining[name].pop(0), time.monotonic()
                 progress.show(point)
