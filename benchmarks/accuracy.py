@@ -32,10 +32,9 @@ from crosszone.calibrate.components import (
     build_component_table,
     build_job_column,
     compute_iteration_shares,
-    read_components,
     score_components,
 )
-from crosszone.calibrate.components_read import STACK
+from crosszone.calibrate.components_read import STACK, read_components
 from crosszone.calibrate.fit import (
     FOLDS,
     CrossValidation,

@@ -15,9 +15,9 @@ from crosszone.calibrate.components import (
     ComponentScores,
     build_component_table,
     compute_iteration_shares,
-    read_components,
     score_components,
 )
+from crosszone.calibrate.components_read import read_components
 from crosszone.calibrate.stability import read_stability_table
 from crosszone.cost.profile import Profiles
 from crosszone.errors import FileError, InputError

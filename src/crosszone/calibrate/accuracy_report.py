@@ -4,7 +4,7 @@
     report = get_accuracy_report(folder, "en")
     report["sources"], report["runs"], report["components"], report["shares"], report["stability"], report["operators"]
 
-A folder holds any of these files; what it lacks is told in `missing`, and its part of the report is empty:
+A folder holds any of these files; what it lacks is listed in `missing`, and its part of the report is empty:
 
     measured_runs*.csv             whole steps, by source; doubtful_rows.csv beside them: scored apart
     ultrascale_sweep.csv           the same: one sweep of 900 strategies
@@ -38,10 +38,9 @@ from crosszone.calibrate.components import (
     build_component_table,
     build_job_column,
     compute_iteration_shares,
-    read_components,
     score_components,
 )
-from crosszone.calibrate.components_read import STACK
+from crosszone.calibrate.components_read import STACK, read_components
 from crosszone.calibrate.fit import read_doubtful_reasons
 from crosszone.calibrate.published import FamilySummary, read_published, summarize_families
 from crosszone.calibrate.stability import JobStability, read_stability_table

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from crosszone.calibrate.components_read import STAGES, ComponentRun, read_components
+from crosszone.calibrate.components_read import STAGES, ComponentRun
 from crosszone.calibrate.runs import Skipped
 from crosszone.cost.own_profiles import load_cluster_profile
 from crosszone.cost.profile import Profiles
@@ -471,6 +471,3 @@ def _count_layers(run: ComponentRun) -> dict[str, int]:
     even = -(-run.case.model.layers // run.case.strategy.pp)
     layers = run.case.strategy.layers_per_stage or (even,)
     return {"first": layers[0], "middle": layers[min(1, len(layers) - 1)], "last": layers[-1]}
-
-
-__all__ = ["ComponentScores", "PartScore", "RunScore", "read_components", "score_components"]

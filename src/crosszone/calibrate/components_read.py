@@ -9,8 +9,6 @@ fastest iteration (iter_best_s), and in microseconds what its parts took. What w
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from crosszone.calibrate.runs import Skipped
+from crosszone.calibrate.runs import Skipped, read_integer, read_number
 from crosszone.calibrate.runs_inference import RowError
 from crosszone.calibrate.user_files import open_table
 from crosszone.errors import FileError, InputError, Notice
@@ -50,7 +48,6 @@ USUAL_GPUS_PER_NODE = 8  # Where a row does not state the GPUs of a node
 LARGEST_NUMBER = 1e12  # No number of a row may be larger
 _YES = frozenset({"true", "1", "yes"})
 _NO = frozenset({"", "false", "0", "no"})
-_INTEGER = re.compile(r"\d{1,12}(\.0*)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,11 +107,12 @@ def _read_rows(path: Path) -> Iterator[dict[str, str]]:
 
 
 def _build_run(name: str, row: Mapping[str, str]) -> ComponentRun:
-    step_s = _parse_number(row, "iter_best_s")
+    step_s = read_number(row, "iter_best_s", LARGEST_NUMBER)
     if step_s is None:
         raise RowError("not_measured", "The fastest iteration (iter_best_s) is not stated.")
-    parts = {(part, stage): _parse_number(row, f"{part}_{stage}_us") for part in PARTS for stage in STAGES}
-    raw = {("update", stage): _parse_number(row, f"update_raw_{stage}_us") for stage in STAGES}
+    columns = {(part, stage): f"{part}_{stage}_us" for part in PARTS for stage in STAGES}
+    parts = {key: read_number(row, column, LARGEST_NUMBER) for key, column in columns.items()}
+    raw = {("update", stage): read_number(row, f"update_raw_{stage}_us", LARGEST_NUMBER) for stage in STAGES}
     parts |= {key: value for key, value in raw.items() if value is not None}
     return ComponentRun(
         id=name,
@@ -134,8 +132,8 @@ def _build_case(row: Mapping[str, str]) -> Case:
     if model.heads % t:
         raise RowError("degrees_clash", f"mp {t} does not divide the {model.heads} heads.")
     stages = _read_stage_layers(row, model.layers, p)
-    micro_batches = _parse_integer(row, "n_micro")
-    batch = _parse_integer(row, "global_batch")
+    micro_batches = read_integer(row, "n_micro")
+    batch = read_integer(row, "global_batch")
     if micro_batches is None and batch is None:
         raise RowError("no_batch", "Neither n_micro nor global_batch is stated.")
     samples = micro_batch * d * micro_batches if micro_batches else batch or 0
@@ -143,7 +141,7 @@ def _build_case(row: Mapping[str, str]) -> Case:
         raise RowError("batch_clash", f"The batch of {batch} is not micro_batch {micro_batch} x n_micro x dp {d}.")
     if samples // (micro_batch * d) * p > MOST_PASSES:
         raise RowError("too_long", f"There are more than {MOST_PASSES} micro-batches times stages.")
-    zero = _parse_integer(row, "zero_stage", minimum=0)
+    zero = read_integer(row, "zero_stage", least=0)
     return Case(
         model=model,
         job=Job(
@@ -175,8 +173,8 @@ def _choose_stack(row: Mapping[str, str]) -> str:
 
 
 def _build_model(row: Mapping[str, str]) -> Model:
-    hidden, vocab = _require_integer(row, "hidden"), _parse_integer(row, "vocab")
-    padded = _parse_integer(row, "vocab_padded")
+    hidden, vocab = _require_integer(row, "hidden"), read_integer(row, "vocab")
+    padded = read_integer(row, "vocab_padded")
     if vocab is None and padded is None:
         raise RowError("no_architecture", "The vocabulary is not stated.")
     vocab = vocab or padded or 1
@@ -186,7 +184,7 @@ def _build_model(row: Mapping[str, str]) -> Model:
         layers=_require_integer(row, "n_layers"),
         hidden=hidden,
         heads=_require_integer(row, "heads"),
-        ffn_hidden=_parse_integer(row, "ffn_hidden") or 4 * hidden,
+        ffn_hidden=read_integer(row, "ffn_hidden") or 4 * hidden,
         vocab=vocab,
         vocab_padded_to=padded if padded and padded > vocab else None,
         activation=_parse_choice(row, "activation", ("gelu", "relu", "silu", "swiglu", "geglu"), "gelu"),
@@ -198,7 +196,7 @@ def _build_model(row: Mapping[str, str]) -> Model:
 
 def _read_stage_layers(row: Mapping[str, str], layers: int, p: int) -> tuple[int, ...] | None:
     """Layers of each stage, or None when the row does not state them."""
-    first, middle, last = (_parse_integer(row, f"layers_{stage}", minimum=0) for stage in STAGES)
+    first, middle, last = (read_integer(row, f"layers_{stage}", least=0) for stage in STAGES)
     if p > layers:
         raise RowError("degrees_clash", f"pp {p} exceeds the {layers} layers.")
     if first is None or (last is None and p > 1) or (middle is None and p > 2):
@@ -214,37 +212,15 @@ def _build_cluster(row: Mapping[str, str], gpus: int) -> Cluster:
     gpu = catalogue().find("gpus", text) if text else None
     if not isinstance(gpu, Gpu):
         raise RowError("unknown_gpu", f"No catalogue entry goes by the GPU name {text[:60]!r}.")
-    per_node = min(_parse_integer(row, "gpus_per_node") or USUAL_GPUS_PER_NODE, gpus)
+    per_node = min(read_integer(row, "gpus_per_node") or USUAL_GPUS_PER_NODE, gpus)
     if gpus % per_node:
         raise RowError("degrees_clash", f"{gpus} GPUs do not fill nodes of {per_node}.")
     group = NodeGroup(count=gpus // per_node, gpus=per_node, gpu=gpu)
     return Cluster(zones=(Zone(name="measured", nodes=(group,)),))
 
 
-def _parse_number(row: Mapping[str, str], key: str) -> float | None:
-    text = row.get(key, "")
-    if not text:
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value <= LARGEST_NUMBER:
-        raise RowError("not_a_number", f"{key} is not a positive number: {text[:60]!r}.")
-    return value
-
-
-def _parse_integer(row: Mapping[str, str], key: str, minimum: int = 1) -> int | None:
-    text = row.get(key, "")
-    if not text:
-        return None
-    if not _INTEGER.fullmatch(text) or not text.isascii() or int(float(text)) < minimum:
-        raise RowError("not_a_number", f"{key} is not a whole number of {minimum} or more: {text[:60]!r}.")
-    return int(float(text))
-
-
 def _require_integer(row: Mapping[str, str], key: str) -> int:
-    value = _parse_integer(row, key)
+    value = read_integer(row, key)
     if value is None:
         raise RowError("missing", f"{key} is not stated.")
     return value

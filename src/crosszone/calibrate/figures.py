@@ -4,9 +4,8 @@
     files["predicted_measured.png"], files["predicted_measured.svg"]      # bytes
     make_figure("component_error", report, "zh")                                 # a matplotlib Figure
 
-A picture that the report has nothing for is not made.
-
-How pictures of the accuracy report look: fonts, colours that colour-blind readers tell apart, and their bytes.
+A picture that the report has nothing for is not made. Colours are those that colour-blind readers distinguish; equal
+reports give equal bytes.
 """
 
 from __future__ import annotations
@@ -152,18 +151,16 @@ def draw_component_share(report: Report, labels: FigureLabels) -> Figure | None:
     for number, part in enumerate(report["shares"][0]["names"]):
         widths = [row_pct[part] for _, _, row_pct in bars]
         colour = COLOURS[number]
+        text_style: dict[str, Any] = {
+            "ha": "center",
+            "va": "center",
+            "fontsize": 7,
+            "color": _choose_text_colour(colour),
+        }
         axes.barh(at, widths, left=starts, height=0.86, color=colour, label=labels(f"share_{part}"))
         for y, start, width in zip(at, starts, widths, strict=True):
             if width >= 4:
-                axes.text(
-                    start + width / 2,
-                    y,
-                    f"{width:.0f}",
-                    ha="center",
-                    va="center",
-                    fontsize=7,
-                    color=_choose_text_colour(colour),
-                )
+                axes.text(start + width / 2, y, f"{width:.0f}", **text_style)
         starts = [start + width for start, width in zip(starts, widths, strict=True)]
     axes.set_yticks(at, [f"{_format_job(row['job'])} {labels(f'kind_{kind}')}" for row, kind, _ in bars])
     axes.invert_yaxis()
@@ -191,16 +188,8 @@ def draw_component_error(report: Report, labels: FigureLabels) -> Figure | None:
         colour = COLOURS[number % len(COLOURS)]
         hatch = "" if job["fastest"] else "////"
         heights = [max(-WIDEST_ERROR_PCT, min(WIDEST_ERROR_PCT, y)) for _, y in points]
-        axes.bar(
-            [x for x, _ in points],
-            heights,
-            bar_width,
-            color=colour,
-            label=_format_job(job),
-            hatch=hatch,
-            edgecolor="white",
-            linewidth=0.3,
-        )
+        style: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.3}
+        axes.bar([x for x, _ in points], heights, bar_width, label=_format_job(job), **style)
         for x, y in points:
             if abs(y) > WIDEST_ERROR_PCT:
                 place, align = (WIDEST_ERROR_PCT, "bottom") if y > 0 else (-WIDEST_ERROR_PCT, "top")
@@ -337,6 +326,3 @@ def _shorten_name(text: str) -> str:
 
 def _format_job(job: Mapping[str, Any]) -> str:
     return f"{_shorten_name(job['cluster'])} {_shorten_name(job['name'])} ({_shorten_name(job['id'])})"
-
-
-__all__ = ["FIGURES", "NAMES", "draw_figures", "make_figure"]

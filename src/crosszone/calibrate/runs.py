@@ -14,6 +14,7 @@ import csv
 import hashlib
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -288,26 +289,26 @@ class RunReader:
         gpus = _require_integer(row, "gpus", "no_gpus", "The number of GPUs is not stated.")
         seq_len = _require_integer(row, "seq_len", "no_batch", "The sequence length is not stated.")
         batch = _require_integer(row, "global_batch", "no_batch", "The global batch is not stated.")
-        step_s, tokens, memory = (_read_number(row, key) for key in MEASURED)
-        if not (step_s or tokens or memory or (text.rate and _read_number(row, text.rate.column))):
+        step_s, tokens, memory = (read_number(row, key) for key in MEASURED)
+        if not (step_s or tokens or memory or (text.rate and read_number(row, text.rate.column))):
             raise RowError("not_measured", "No step time, tokens/s or memory is published.")
         assumed = Assumptions()
         cluster, cluster_assumptions = self.clusters.build(
             row.get("gpu", "")[:LONGEST_NAME],
             gpus,
-            _read_integer(row, "gpus_per_node"),
+            read_integer(row, "gpus_per_node"),
             row.get("intra_node_link", ""),
-            _read_number(row, "inter_node_link_gbps_per_gpu"),
+            read_number(row, "inter_node_link_gbps_per_gpu"),
             text.defaults.nic_gbps_per_gpu,
             float(text.facts.get("link_share", 1.0)),
         )
-        axes = complete_degrees({axis: _read_integer(row, axis) for axis in AXES}, gpus, assumed)
+        axes = complete_degrees({axis: read_integer(row, axis) for axis in AXES}, gpus, assumed)
         multiple = text.defaults.vocab_multiple
-        columns = tuple(_read_integer(row, key) for key in (*SHAPE_COLUMNS, *EXPERT_COLUMNS))
+        columns = tuple(read_integer(row, key) for key in (*SHAPE_COLUMNS, *EXPERT_COLUMNS))
         model, model_assumptions = self.architectures.build(
             row.get("model", "")[:LONGEST_NAME],
             columns,
-            _read_number(row, "params_b"),
+            read_number(row, "params_b"),
             seq_len,
             text.architecture,
             multiple * axes["tp"] if multiple else None,
@@ -315,10 +316,10 @@ class RunReader:
         )
         per_node = cluster.zones[0].nodes[0].gpus
         cells = StrategyCells(
-            ep=_read_integer(row, "ep"),
-            micro_batch=_read_integer(row, "micro_batch"),
-            interleave=_read_integer(row, "interleave"),
-            sequence_parallel=_read_integer(row, "sequence_parallel", least=0),
+            ep=read_integer(row, "ep"),
+            micro_batch=read_integer(row, "micro_batch"),
+            interleave=read_integer(row, "interleave"),
+            sequence_parallel=read_integer(row, "sequence_parallel", least=0),
             recompute=row.get("recompute", ""),
             notes=row.get("notes", ""),
         )
@@ -370,7 +371,7 @@ def _derive_step_time(
         return step_s, "step_time_s"
     if tokens:
         return _require_finite(compute_step_s_from_tokens(tokens, job.tokens_per_step, gpus)), "tokens_per_s_per_gpu"
-    published = _read_number(row, text.rate.column) if text.rate else None
+    published = read_number(row, text.rate.column) if text.rate else None
     if text.rate is None or published is None:
         return None, None
     tflops = published if text.rate.peak_tflops is None else published / 100 * text.rate.peak_tflops
@@ -402,18 +403,18 @@ def _build_row_job(seq_len: int, batch: int, precision: str, optimizer: str, tex
     )
 
 
-def _read_number(row: Row, key: str) -> float | None:
-    """A positive number, or None when the cell is empty."""
+def read_number(row: Row, key: str, most: float = sys.float_info.max) -> float | None:
+    """A positive number up to `most`, or None when the cell is empty."""
     cell = row.get(key, "")
     if not cell:
         return None
     value = float(cell) if _DECIMAL.fullmatch(cell) else math.nan
-    if not (math.isfinite(value) and value > 0):
+    if not 0 < value <= most:
         raise RowError("not_a_number", f"{key} is not a positive number: {cell[:60]!r}.")
     return value
 
 
-def _read_integer(row: Row, key: str, least: int = 1) -> int | None:
+def read_integer(row: Row, key: str, least: int = 1) -> int | None:
     """A whole number of at least `least`, or None when the cell is empty."""
     cell = row.get(key, "")
     if not cell:
@@ -425,10 +426,7 @@ def _read_integer(row: Row, key: str, least: int = 1) -> int | None:
 
 
 def _require_integer(row: Row, key: str, code: str, reason: str) -> int:
-    value = _read_integer(row, key)
+    value = read_integer(row, key)
     if value is None:
         raise RowError(code, reason)
     return value
-
-
-__all__ = ["MeasuredRun", "Skipped", "iterate_runs", "parse_source", "read_doubtful", "read_runs"]
