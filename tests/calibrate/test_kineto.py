@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosszone.calibrate import kineto_trace
+from crosszone.calibrate import kineto
+from crosszone.calibrate.kineto import read_kineto
 from crosszone.calibrate.kineto_events import (
     find_inside,
     list_stretches,
@@ -17,7 +18,6 @@ from crosszone.calibrate.kineto_events import (
     measure_owned_s,
     merge_intervals,
 )
-from crosszone.calibrate.kineto_trace import read_kineto
 from crosszone.errors import InputError
 from kineto_traces import ENGINE, EXPECTED_US, MAIN, GpuTrace, one_step, steps, write_big
 
@@ -230,7 +230,7 @@ def test_what_is_no_trace_is_refused(tmp_path, text, code):
 
 
 def test_of_a_long_trace_only_a_part_is_drawn_but_all_iterations_are_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr(kineto_trace, "MAX_SPANS", 10)
+    monkeypatch.setattr(kineto, "MAX_SPANS", 10)
     found = read_kineto([steps(4).write(tmp_path / "t.json")], chosen_step="last")
     assert 0 < len(found.timeline["spans"]) <= 10
     assert ([row["step"] for row in found.timeline["steps"]], len(found.steps)) == ([4], 4)

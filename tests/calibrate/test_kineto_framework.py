@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
-from crosszone.calibrate.kineto_trace import read_kineto
+from crosszone.calibrate.kineto import read_kineto
 from effort import mostly_long
 
 PYTHON = ROOT / ".venv-train" / "bin" / "python"

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from crosszone.calibrate import kineto_events
-from crosszone.calibrate.kineto_trace import read_kineto
+from crosszone.calibrate.kineto import read_kineto
 from crosszone.errors import FileError
 from kineto_traces import steps
 

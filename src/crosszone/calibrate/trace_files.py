@@ -1,4 +1,4 @@
-"""Trace files: any file that tells of a measured run, whatever its format, as one `ImportedRun`.
+"""Trace files: any file that describes a measured run, whatever its format, as one `ImportedRun`.
 
     read_run(["benchmark.csv"])                       # marks of a patched Megatron-LM
     read_run(["out/metrics-stage-0.jsonl"])           # what the shipped trainer writes, one file a stage
@@ -20,8 +20,7 @@ from typing import Any
 
 from crosszone.calibrate.benchmark_csv import LABELS, read_benchmark
 from crosszone.calibrate.imported import ImportedRun
-from crosszone.calibrate.kineto import Progress
-from crosszone.calibrate.kineto_trace import read_kineto
+from crosszone.calibrate.kineto import Progress, read_kineto
 from crosszone.calibrate.stability import find_median_iteration, resolve_iteration
 from crosszone.calibrate.user_files import build_unreadable_error, check_head, iterate_chunks
 from crosszone.errors import FileError, InputError, InvalidError, Notice, build_choice_error
@@ -94,7 +93,7 @@ def _find_files(files: Sequence[str | Path], form: str) -> tuple[list[Path], str
 
 
 def collect_degrees(strategy: Strategy) -> dict[str, int]:
-    """The ways of splitting, by which process groups of a profiler's trace are told apart."""
+    """Parallel degrees of a strategy, by which process groups of a profiler's trace are recognised."""
     degrees = {key: getattr(strategy, key, None) for key in ("tp", "cp", "dp", "pp")}
     return {key: value for key, value in degrees.items() if isinstance(value, int)}
 
@@ -188,7 +187,7 @@ def _read_metrics_run(paths: Sequence[Path], name: str | None, iteration: str | 
 
 
 def _read_own_trace(data: bytes, file: str, name: str | None, iteration: str | int | None) -> ImportedRun:
-    """Our own trace, as JSON or CSV: rows that are wrong are told and left out."""
+    """Our own trace, as JSON or CSV: wrong rows are reported and left out."""
     try:
         measured = read_measured(data)
     except InputError as error:
