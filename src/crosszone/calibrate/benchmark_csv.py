@@ -73,7 +73,7 @@ class _Iteration:
 
     @property
     def labeled_parts(self) -> list[tuple[str, float]]:
-        """Its parts; without marks of passes, what comes before the all-reduce is not told apart."""
+        """Its parts; without marks of passes, what comes before the all-reduce is one part."""
         return [(p if self.has_phases or p == "all_reduce" else "other", s) for p, s in self.parts]
 
     def sum_phases_s(self) -> dict[str, float]:
@@ -173,7 +173,7 @@ def read_benchmark(
 ) -> ImportedRun:
     """The iterations of a benchmark; an `InputError` where there is none.
 
-    Rows that cannot be used are told with their number, and their iteration is left out.
+    Rows that cannot be used are reported with their number, and their iteration is left out.
     """
     data = text.encode("utf-8", "replace") if isinstance(text, str) else text
     if len(data) > MAX_TRACE_BYTES:

@@ -97,9 +97,11 @@ class _LinkEdit:
             self.gpu_links_on_cpus.append(name)
         return backend != CPU_BACKEND or self.cpu_for_gpus
 
-    def set_field(self, holder: dict[str, Any], path: str, key: str, after: Any, unit: str, op: str) -> None:
-        """Set a field and note what it was; the path names the holder."""
-        before = holder.get(key)
+    def set_field(
+        self, holder: dict[str, Any], path: str, key: str, after: Any, unit: str, op: str, default: Any = None
+    ) -> None:
+        """Set a field and note what it was; the path names the holder, `default` counts where it was not given."""
+        before = holder.get(key, default)
         holder[key] = after
         if before != after:
             name = f"{path}.{key}"
@@ -259,7 +261,7 @@ def _apply_nics(edit: _LinkEdit, rings: Mapping[str, RingFigures]) -> None:
 
 
 def _apply_fast_links(edit: _LinkEdit, rings: Mapping[str, RingFigures]) -> None:
-    """The fast link of each GPU kind, in all its node groups, for a kind has one figure; the slowest zone tells it."""
+    """The fast link of each GPU kind, in all its node groups, for a kind has one figure: the slowest zone's."""
     kinds: dict[str, RingFigures] = {}
     for zone, ring in rings.items():
         for _, path, group in _iterate_node_groups(edit, zone):
@@ -276,8 +278,8 @@ def _apply_fast_links(edit: _LinkEdit, rings: Mapping[str, RingFigures]) -> None
 
 
 def _apply_fast_link(edit: _LinkEdit, fields: dict[str, Any], path: str, group: NodeGroup, ring: RingFigures) -> None:
-    link, name = group.gpu.link, f"{path}.gpu.link.gb_per_s_both_ways"
-    if link is None or not edit.check_gpu_figure(name, ring.backend):
+    link, key = group.gpu.link, "gb_per_s_both_ways"
+    if link is None or not edit.check_gpu_figure(f"{path}.gpu.link.{key}", ring.backend):
         return
     efficiencies = link_figures()["fast_link"]["efficiency"]
     efficiency = figure("fast_link", "efficiency", link.kind if link.kind in efficiencies else "other")
@@ -285,10 +287,7 @@ def _apply_fast_link(edit: _LinkEdit, fields: dict[str, Any], path: str, group: 
     if isinstance(fields["gpu"], str):  # a name of the catalogue has no fields: take its entry as the base
         fields["gpu"] = {"like": fields["gpu"], "name": group.gpu.name}
     inner = fields["gpu"].setdefault("link", {})
-    before = inner.get("gb_per_s_both_ways", link.gb_per_s_both_ways)
-    inner["gb_per_s_both_ways"] = both_ways
-    if before != both_ways:
-        edit.changes.append(FigureChange(field=name, before=before, after=both_ways, unit="GB/s", from_op=ring.op))
+    edit.set_field(inner, f"{path}.gpu.link", key, both_ways, "GB/s", ring.op, default=link.gb_per_s_both_ways)
     _add_latency_note(edit, path, ring, "fast_link")
 
 

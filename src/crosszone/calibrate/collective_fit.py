@@ -288,9 +288,9 @@ def keep_quiet(rows: Iterable[CollectiveSample]) -> list[CollectiveSample]:
     return quiet
 
 
-# Ops that show the links inside a zone, the most telling first.
+# Ops that show the links inside a zone, the most informative first.
 RING_OPS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "send_recv")
-# Ops that show the way between zones, the most telling first.
+# Ops that show the links between zones, the most informative first.
 ZONE_OPS = ("send_recv", "all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 # Rate of all groups over that of one from which one group counts as held back by its connections.
 HELD_BACK_RATIO = 1.25
@@ -468,7 +468,7 @@ class Topology:
     groups: int = 1
     cluster: str = ""
     size_class: str = ""
-    """Sweep of sizes it is of, where a table tells several apart."""
+    """Sweep of sizes it is of, where a table has several."""
     backend: str = ""
 
 

@@ -53,7 +53,7 @@ class LeftOut:
 def predict_left_out_setups(runs: Sequence[ComponentRun], profiles: Profiles) -> list[LeftOut]:
     """The fastest job of each set-up, predicted by a fit to the others of its cluster. [K63]
 
-    None of a cluster with one set-up: nothing would be left to fit. `profiles`: what kernels and links tell.
+    None of a cluster with one set-up: nothing would be left to fit. `profiles`: with coefficients of kernels and links.
     """
     left_out = []
     jobs = select_fastest(runs)

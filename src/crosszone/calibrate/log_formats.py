@@ -379,7 +379,7 @@ def _parse_entry(text: str) -> dict[str, Any]:
 
 
 def _parse_summary(entry: dict[str, Any], line: int, steps: int | None, context: LogContext) -> LogStep | None:
-    """Seconds of a mean step: run time / steps, or batch / samples a second where the steps are not told. [K31]"""
+    """Seconds of a mean step: run time / steps, or batch / samples a second where no number of steps is given. [K31]"""
     runtime, samples, rate = (
         parse_number(str(entry.get(key, "")))
         for key in ("train_runtime", "train_samples_per_second", "train_steps_per_second")
@@ -455,7 +455,7 @@ def read_log(path: Path, context: LogContext, form: str = AUTO, *, progress: Pro
 
 
 def _detect_by_head(path: Path) -> str:
-    """Formats that are told by how a file begins; a text log is left to its lines."""
+    """The format, where the beginning of a file shows it; a text log is recognised by its lines."""
     if path.is_dir():
         return CROSSZONE
     head = _read_stripped_head(path)

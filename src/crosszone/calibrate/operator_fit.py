@@ -366,7 +366,7 @@ def _compute_test_errors(
     return round(100 * form_error, 3), round(100 * corrected_error, 3)
 
 
-# Columns that tell a table of `crosszone calibrate kernels`.
+# Columns by which a table of `crosszone calibrate kernels` is recognised.
 KERNEL_COLUMNS = ("device", "dtype", "op", "pass", "mode", "time_us", "flag")
 # Columns of an operator table of GPUModeling25.
 MODEL_COLUMNS = ("gpu", "op", "pass", "mp", "micro_batch", "heads", "seq", "hidden", "layers", "time_us", "flag")

@@ -49,13 +49,13 @@ from crosszone.inputs.flops import tokens_seen
 from crosszone.inputs.gpu import Gpu
 
 BLOCKS = ("layer", "train_step")  # Sampled to see what a stack adds; they have no form of their own
-# Coefficients of the cost formulas that samples of operators can tell.
+# Coefficients of the cost formulas that samples of operators can determine.
 DETERMINABLE = (
     *("matmul", "matmul_fp8", "tile", "grouped", "batched", "unaligned", "flash", "flash_width", "flash_ramp"),
     *("flash_backward", "memory", "score_traffic", "optimizer_traffic", "head_traffic"),
 )
 NEOX_STACKS = ("gpt-neox", "gpt-neox-partitioned", "gpt-neox-flash", "gpt-neox-flash-partitioned")
-# Stacks whose other coefficients were fitted beside kernels timed alone: what samples tell is for these.
+# Stacks whose other coefficients were fitted beside kernels timed alone: what samples determine is for these.
 FOR_STACKS = ("hf-eager", "hf-compile", "ddp", "fsdp", *NEOX_STACKS)
 
 
@@ -72,7 +72,7 @@ def fit_operator_profile(
     source: str = "",
     progress: Callable[[], None] | None = None,
 ) -> OperatorProfile:
-    """The profile of a GPU; what the samples do not tell is not in it, and its notes say so."""
+    """The profile of a GPU; what the samples do not determine is not in it, and its notes say so."""
     gpu = catalogue().gpu(read.gpu)
     operators = {}
     for samples in select_fittable(read):
@@ -101,12 +101,12 @@ def fit_operator_profile(
 
 
 def list_undetermined(profile: OperatorProfile) -> list[str]:
-    """Coefficients that samples can tell and these do not: the shipped values stay."""
+    """Coefficients that samples can determine and these do not: the shipped values stay."""
     return [name for name in DETERMINABLE if name not in profile.coefficients]
 
 
 def build_own_profile(profile: OperatorProfile, name: str) -> OwnProfile:
-    """The same as an own profile, which predictions use: what kernels tell of the GPU.
+    """The same as an own profile, which predictions use: the coefficients of the GPU.
 
     What whole layers add to their kernels (`stack_coefficients`) is not in it: a single layer in a loop is launched
     otherwise than within a model, and stacks fitted to whole steps are closer.

@@ -2,13 +2,13 @@
 
     calibration = calibrate_single_run(Path("train.log"), load_scenario("run.yaml"), name="my-cluster")
     calibration.moved[0].field, calibration.moved[0].after   # which coefficients moved, and to what
-    calibration.next_runs[0].name                            # the short run that would tell most
+    calibration.next_runs[0].name                            # the short run that would be most informative
     own_profiles.save(calibration.profile)
 
 The total is never scaled: each coefficient has a meaning, so another strategy on the same cluster is predicted with
-what was learned of it. What the log cannot tell stays as it was, and is named.
+what was learned of it. What the log does not determine stays as it was, and is named.
 
-`rank_next_runs` says which other strategy on the same cluster would tell most about the order of the best plans:
+`rank_next_runs` says which other strategy, run on the same cluster, would settle most of the order of the best plans:
 
     runs = rank_next_runs(present, alternatives, covariance)
     runs[0].name, runs[0].sd_after_pct             # "tp x2": 4.1 % would become 2.2 %
@@ -73,7 +73,7 @@ class Alternative:
 
 @dataclass(frozen=True, kw_only=True)
 class NextRun:
-    """What a run of an alternative would tell."""
+    """What would be known of the best plans after a run of an alternative."""
 
     name: str
     step_s: float
@@ -103,7 +103,7 @@ def iterate_variations(strategy: Strategy) -> Iterator[tuple[str, dict[str, Any]
 
 
 def rank_next_runs(present: Alternative, alternatives: Sequence[Alternative], covariance: Vector) -> list[NextRun]:
-    """What each of the others would tell, the most useful first. [K36]
+    """What would be known after a run of each of the others, the most useful first. [K36]
 
     Variance of the difference of two plans: (j_a - j_b)' P (j_a - j_b) with the sensitivities j of their steps and the
     covariance P of the coefficients; mean over pairs of the three fastest plans, before and after a run of a strategy c
@@ -238,27 +238,23 @@ def calibrate_single_run(
         for part, seconds in steady.parts_s.items()
         if part in predicted_parts and _is_same_part(seconds, predicted_parts[part])
     ]
-    apart = [part for part in steady.parts_s if part in predicted_parts and part not in names]
+    other_parts = [part for part in steady.parts_s if part in predicted_parts and part not in names]
     measured = [steady.step_s, *(steady.parts_s[part] for part in names)]
     coefficient_priors = _build_case_priors(case)
     predict = _make_predict_function(case, names)
     estimate = estimate_coefficients(
         predict, coefficient_priors, measured, [max(MODEL_ERROR, steady.spread), *(PART_ERROR for _ in names)]
     )
+    predicted = _round_digits(estimate.before[0])
     if not estimate.explained:
-        params = {"predicted": _round_digits(estimate.before[0]), "nearest": _round_digits(estimate.after[0])}
-        notice = Notice(code="log_not_explained", field="log", value=_round_digits(steady.step_s), params=params)
-        raise InvalidError(notice, *_describe_few_steps(steady, estimate.before[0]))
+        nearest = _round_digits(estimate.after[0])
+        raise _build_refusal("log_not_explained", steady, estimate, predicted=predicted, nearest=nearest)
     moved = _list_moved_coefficients(case, coefficient_priors, estimate)
     farthest = max(moved, key=_measure_move_in_sd, default=None)
     if farthest is not None and _measure_move_in_sd(farthest) > IMPOSSIBLE_SD:
-        cause = {
-            "coefficient": farthest.field,
-            "times": round(_measure_move_in_sd(farthest)),
-            "predicted": _round_digits(estimate.before[0]),
-        }
-        notice = Notice(code="log_other_cause", field="log", value=_round_digits(steady.step_s), params=cause)
-        raise InvalidError(notice, *_describe_few_steps(steady, estimate.before[0]))
+        times = round(_measure_move_in_sd(farthest))
+        cause = {"coefficient": farthest.field, "times": times, "predicted": predicted}
+        raise _build_refusal("log_other_cause", steady, estimate, **cause)
     alternatives = _predict_alternatives(case, scenario, coefficient_priors, estimate, progress)
     present = Alternative(
         name="",
@@ -274,7 +270,7 @@ def calibrate_single_run(
     parts = ["step", *names]
     notices = (
         *log.notices,
-        *_collect_warnings(farthest, apart),
+        *_collect_warnings(farthest, other_parts),
         *_collect_notes(log, steady, moved, moved_loosely, untold, runs, memory),
     )
     profile = _build_profile(profile_name, case, log, steady, estimate, moved, coefficient_priors, notices, memory)
@@ -304,7 +300,7 @@ def scale_coefficients(case: Predictor, factors: Mapping[str, float]) -> Predict
 
 
 def predict_observed_s(case: Predictor, parts: Mapping[str, float] | list[str]) -> dict[str, float]:
-    """Predicted seconds of the step and of those parts that the case can tell apart. [K37]
+    """Predicted seconds of the step and of those parts that the case can separate. [K37]
 
     forward_backward: from the first pass to the end of the gradients' exchange; optimizer: update and gathering of
     weights; forward and backward only without a pipeline and with whole weights, where they do not mix.
@@ -348,11 +344,12 @@ def _check_log_is_warmed_up(log: Log, file: str) -> None:
         raise InvalidError(Notice(code="log_only_warm_up", field="log", value=len(log.steps), params=params, file=file))
 
 
-def _describe_few_steps(steady: SteadyStep, predicted_s: float) -> list[Notice]:
-    """What else may be the cause where few steps are logged, and they are slower than predicted."""
-    if steady.of >= LEAST_STEPS or steady.step_s < predicted_s:
-        return []
-    return [Notice(code="log_few_steps", level="note", value=steady.of, params={"needed": LEAST_STEPS})]
+def _build_refusal(code: str, steady: SteadyStep, estimate: SingleRunEstimate, **params: Any) -> InvalidError:
+    """What to raise where the log cannot be that run's; few steps that are slower than predicted may be the cause."""
+    notices = [Notice(code=code, field="log", value=_round_digits(steady.step_s), params=params)]
+    if steady.of < LEAST_STEPS and steady.step_s >= estimate.before[0]:
+        notices.append(Notice(code="log_few_steps", level="note", value=steady.of, params={"needed": LEAST_STEPS}))
+    return InvalidError(*notices)
 
 
 def _build_case_priors(case: Predictor) -> list[CoefficientPrior]:
@@ -452,15 +449,15 @@ def _measure_move_in_sd(coefficient: MovedCoefficient) -> float:
     return abs(math.log(coefficient.after / coefficient.before)) / (coefficient.error_before_pct / 100.0)
 
 
-def _collect_warnings(farthest: MovedCoefficient | None, apart: list[str]) -> list[Notice]:
+def _collect_warnings(farthest: MovedCoefficient | None, other_parts: list[str]) -> list[Notice]:
     """Warnings: a coefficient that moved implausibly far, parts of the log that mean something else."""
-    doubts = []
+    warnings = []
     if farthest is not None and _measure_move_in_sd(farthest) > UNLIKELY_SD:
         params = {"times": round(_measure_move_in_sd(farthest))}
-        doubts.append(Notice(code="log_far", level="warning", value=farthest.field, params=params))
-    if apart:
-        doubts.append(Notice(code="log_parts_apart", level="note", params={"parts": apart}))
-    return doubts
+        warnings.append(Notice(code="log_far", level="warning", value=farthest.field, params=params))
+    if other_parts:
+        warnings.append(Notice(code="log_parts_apart", level="note", params={"parts": other_parts}))
+    return warnings
 
 
 def _collect_notes(
@@ -472,7 +469,7 @@ def _collect_notes(
     runs: list[NextRun],
     memory: tuple[float, float] | None,
 ) -> list[Notice]:
-    """Notes on the result: steps used, what moved, what the log does not tell, the next run, memory."""
+    """Notes on the result: steps used, what moved, what the log does not determine, the next run, memory."""
     counts = {"used": steady.used, "of": steady.of, "warm_up": steady.warm_up, "outliers": steady.outliers}
     notes = [Notice(code="log_steps_used", level="note", value=_round_digits(steady.step_s), params=counts)]
     if not moved:

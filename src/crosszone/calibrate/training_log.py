@@ -74,7 +74,7 @@ class Log:
 
 
 def build_log(form: str, steps: Sequence[LogStep], memory_gib: float, memory_kind: str) -> Log:
-    """What the lines of a text log said; memory 0: no line told it."""
+    """A text log of these steps; memory 0: no line states it."""
     return Log(
         format=form, steps=tuple(steps), memory_gib=memory_gib or None, memory_kind=memory_kind if memory_gib else ""
     )

@@ -12,11 +12,6 @@ Tables: a CSV text by its columns; a header without the needed ones is refused.
     with open_table(io.StringIO(text), "runs.csv", ("id", "gpu")) as reader:
         for cells in reader: ...
 
-Words of which some are allowed: another one is refused, with what may have been meant only where that is near.
-
-    raise build_choice_error("--format", "kinto", ("auto", "kineto"))      # Did you mean kineto?
-    raise build_choice_error("--format", "xyz", ("auto", "kineto"))        # Choose one of them.
-
 Wrong rows of a table: what is wrong with many rows in the same way is said once, with how many there are.
 
     row_notices = RowNotices(limit=10)
@@ -37,7 +32,7 @@ from typing import Any, BinaryIO
 
 from crosszone.errors import FileError, InputError, Notice
 
-HEAD_BYTES = 2**16  # Bytes that tell whether a file is text
+HEAD_BYTES = 2**16  # Bytes by which a text is told from a binary file
 CHUNK_BYTES = 2**20  # Read at once
 MAX_BYTES = 16 * 2**30  # Of a trace, expanded
 MAX_RATIO = 400  # How many times a compressed file may grow: profiler traces grow 10 to 40 times

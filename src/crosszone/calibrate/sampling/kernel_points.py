@@ -88,7 +88,7 @@ class KernelPoint(NamedTuple):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What tells it from other points, as text, in the order of the columns."""
+        """What identifies it among points, as text, in the order of the columns."""
         dims = dict(self.dims)
         size = str(dims["bytes"]) if self.op == "copy" else ""
         return (self.dtype, self.op, self.what, self.mode, *(str(dims.get(name, "")) for name in DIMS), size)

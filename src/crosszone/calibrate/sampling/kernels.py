@@ -109,7 +109,7 @@ def is_settled(groups: Sequence[Sequence[float]], within: float = 0.01) -> bool:
 
 
 class Clocks:
-    """The SM clock and the power of the device as nvidia-smi tells them twice a second; empty where it is absent."""
+    """The SM clock and the power of the device as nvidia-smi prints them twice a second; empty where it is absent."""
 
     def __init__(self, bench: Bench) -> None:
         self.sm, self.power = "", ""

@@ -4,7 +4,8 @@
     run.figures["step_time_s"]                         # whatever the cells come to, custom formulas included
     run.timeline                                       # warm-up, one forward and backward a micro-batch, ...
 
-Only names count: cells may lie anywhere. A cell that is missing, no number, negative or an error is told by its place.
+Only names count: cells may lie anywhere. A message on a cell that is missing, no number, negative or an
+error names its place.
 
 Opening refuses bytes that are no workbook, that a password protects, or that would unpack to too much: the sizes inside
 the archive are checked before anything is unpacked. Macros and links to other files are refused.
@@ -170,7 +171,7 @@ def read_workbook(data: bytes, name: str) -> ImportedRun:
 
 
 def build_phase_trace(name: str, seconds: dict[str, float], micro_batches: int, meta: dict[str, Any]) -> Trace:
-    """A step as its phases tell it: the last stage, the stages before it while they fill and empty, and the tail."""
+    """A step made of its phases: the last stage, the stages before it while they fill and empty, and the tail."""
     lanes = [Lane(id="stage-last", name="last stage")]
     spans: list[Span] = []
     start, steady = seconds["warm_up_s"], seconds["steady_s"]
@@ -204,7 +205,7 @@ def build_phase_trace(name: str, seconds: dict[str, float], micro_batches: int, 
 
 
 def split_phases(seconds: dict[str, float], micro_batches: int) -> dict[str, float]:
-    """The phases of a step as a sheet tells them apart; they add up to it."""
+    """The phases of a step that a sheet states; they add up to it."""
     forward, backward = (
         min(micro_batches * seconds[f"{direction}_s"], seconds["steady_s"]) for direction in ("forward", "backward")
     )
@@ -391,7 +392,7 @@ class WorkbookCells:
 
     @cached_property
     def _names(self) -> dict[str, str]:
-        """Names of cells by their small letters: spreadsheets do not tell case apart."""
+        """Names of cells in lower case: spreadsheets ignore case."""
         return {name.lower(): name for name in self.book.defined_names}
 
     @cached_property
