@@ -150,7 +150,7 @@ class _MarkReader:
         if len(self.row_notices) < MOST_NOTICES:
             row_params = {"row": number, **params}
             notice = Notice(code=code, field=f"row {number}", value=value, params=row_params, level="warning")
-            self.row_notices.append(notice.at(self.file, number))
+            self.row_notices.append(notice.with_place(self.file, number))
 
     def build_notices(self) -> list[Notice]:
         """What was left out, and what to bear in mind."""
