@@ -80,7 +80,7 @@ def test_a_picture_keeps_its_lines_in_every_form():
 
 def test_a_terminal_says_how_many_rows_it_leaves_out_and_a_file_has_them_all():
     rows = [(f"row {number}",) for number in range(5)]
-    table = AnswerText("en").build_table([("zone", "left")], rows, terminal_rows=3)
+    table = AnswerText("en").build_table("zone", rows, terminal_rows=3)
     section = Section(title="", blocks=(table,))
     shown = print_text([section])
     assert "row 2" in shown and "row 3" not in shown and "2 more" in shown

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from crosszone.text.figures import format_amount
 from crosszone.views.answer_text import AnswerText
-from crosszone.views.document import Align, Block, Columns, Paragraph, Section, Table
+from crosszone.views.document import Align, Block, Paragraph, Section, Table
 
 if TYPE_CHECKING:
     from crosszone.calibrate.accuracy import Accuracy
@@ -19,10 +19,7 @@ MOST_ASSUMED = 20
 MOST_RUNS = 20  # Runs of a folder that are shown: those farthest off; --csv and --json have all
 MOST_JOBS = 10  # Jobs shown side by side, where there is room for so many
 GAP = 3  # Columns between two columns of a table
-ERRORS = ("mape_pct", "median_ape_pct", "within_10_pct", "within_20_pct", "bias_pct", "band_coverage_pct")
-STABILITY = ("iterations", "min_s", "max_s", "mean_s", "std_s", "mean_to_min_pct")
-TESTBED = ("rows", "predicted", "median_best_pct", "p90_best_pct", "median_median_pct")
-PUBLISHED = ("rows", "predicted", "median_ape_pct", "within_10_pct", "within_20_pct")
+ERRORS = ">mape_pct >median_ape_pct >within_10_pct >within_20_pct >bias_pct >band_coverage_pct"  # Columns of scores
 
 
 def build_runs_sections(accuracy: Accuracy, text: AnswerText) -> list[Section]:
@@ -31,11 +28,9 @@ def build_runs_sections(accuracy: Accuracy, text: AnswerText) -> list[Section]:
     subsets = [{"subset": text.label(f"subset_{name}"), **scores} for name, scores in accuracy.subsets.items()]
     if accuracy.doubtful["rows"]:
         subsets.append({"subset": text.label("subset_doubtful"), **accuracy.doubtful})
-    columns = _list_columns(["source"], ["scored", "skipped", *ERRORS, "memory_rows", "memory_mape_pct"])
+    columns = f"source >scored >skipped {ERRORS} >memory_rows >memory_mape_pct"
     sections = _build_section("accuracy_title", columns, [*accuracy.by_source, total], text, MOST_ROWS)
-    sections += _build_section(
-        "subsets_title", _list_columns(["subset"], ["scored", *ERRORS]), subsets, text, MOST_ROWS
-    )
+    sections += _build_section("subsets_title", f"subset >scored {ERRORS}", subsets, text, MOST_ROWS)
     ranking = accuracy.ranking
     if ranking.mean_regret is not None:
         line = text.label(
@@ -47,20 +42,17 @@ def build_runs_sections(accuracy: Accuracy, text: AnswerText) -> list[Section]:
             right=format_amount(ranking.pairs_right_pct, 3),
         )
         sections.append(Section(title="", blocks=(Paragraph(text=line),)))
-    columns = [("source", "left"), ("rows", "right"), ("assumed", "left")]
-    sections += _build_section("assumed_title", columns, accuracy.assumed, text, MOST_ASSUMED)
-    columns = [("source", "left"), ("rows", "right"), ("reason", "left")]
-    return sections + _build_section("skipped_title", columns, accuracy.skipped, text, MOST_ROWS)
+    sections += _build_section("assumed_title", "source >rows assumed", accuracy.assumed, text, MOST_ASSUMED)
+    return sections + _build_section("skipped_title", "source >rows reason", accuracy.skipped, text, MOST_ROWS)
 
 
 def build_validation_sections(validations: Sequence[CrossValidation], text: AnswerText) -> list[Section]:
     """Scores of fits that did not see a source, a model or a row."""
-    columns = _list_columns(["left_out"], ["folds", *ERRORS])
     lines = [
         {"left_out": text.label(f"left_out_{validation.kind}"), "folds": validation.folds, **validation.scores}
         for validation in validations
     ]
-    return _build_section("cv_title", columns, lines, text, MOST_ROWS)
+    return _build_section("cv_title", f"left_out >folds {ERRORS}", lines, text, MOST_ROWS)
 
 
 def build_folder_sections(report: Mapping[str, Any], text: AnswerText, width: int | None) -> list[Section]:
@@ -85,17 +77,17 @@ def build_components_sections(
 ) -> list[Section]:
     """Jobs of one file, timed part by part."""
     sections = build_jobs_sections(report, text, width)
-    columns = _list_columns(["part"], ["jobs", "mape_pct", "median_error_pct"])
+    columns = "part >jobs >mape_pct >median_error_pct"
     sections += _build_section("parts_error_title", columns, parts, text, MOST_ROWS)
     skipped = [{"run": run["id"], **run} for run in report["skipped"]]
-    return sections + _build_section("skipped_title", _list_columns(["run", "source", "reason"], []), skipped, text)
+    return sections + _build_section("skipped_title", "run source reason", skipped, text)
 
 
 def build_jobs_sections(report: Mapping[str, Any], text: AnswerText, width: int | None) -> list[Section]:
     """Jobs timed part by part: error of the iteration by cluster, of every component, and the shares."""
     if not report["components"]:
         return []
-    columns = _list_columns(["source"], ["jobs", "mape_pct", "floor_pct", "setups", "setups_mape_pct", "left_out_pct"])
+    columns = "source >jobs >mape_pct >floor_pct >setups >setups_mape_pct >left_out_pct"
     clusters = [{**cluster, "jobs": cluster["scored"]} for cluster in report["clusters"]]
     return [
         *_build_section("clusters_title", columns, clusters, text),
@@ -106,7 +98,7 @@ def build_jobs_sections(report: Mapping[str, Any], text: AnswerText, width: int 
 
 def build_testbed_section(summaries: Sequence[Mapping[str, Any]], text: AnswerText) -> list[Section]:
     """Transfers between emulated zones."""
-    columns = _list_columns(["experiment", "op"], TESTBED)
+    columns = "experiment op >rows >predicted >median_best_pct >p90_best_pct >median_median_pct"
     return _build_section("rig_title", columns, summaries, text, MOST_ROWS)
 
 
@@ -123,9 +115,7 @@ def build_published_sections(
         line = Paragraph(text=text.label("published_cells", **cells))
         sections.append(Section(title="", blocks=(line,)))
     sections += _build_sites_sections(sites, text) if sites is not None else []
-    columns = _list_columns(
-        ["family", "published_case"], ["published_figure", "published_prediction", "published_difference_pct"]
-    )
+    columns = "family published_case >published_figure >published_prediction >published_difference_pct"
     lines = [
         {
             "family": row["family"],
@@ -139,17 +129,14 @@ def build_published_sections(
     return sections + _build_section("published_title", columns, lines, text)
 
 
-def _list_columns(names: Sequence[str], figures: Sequence[str]) -> Columns:
-    return [*((key, "left") for key in names), *((key, "right") for key in figures)]
-
-
 def _build_section(
-    title: str, columns: Columns, lines: Sequence[Mapping[str, Any]], text: AnswerText, terminal_rows: int | None = None
+    title: str, columns: str, lines: Sequence[Mapping[str, Any]], text: AnswerText, terminal_rows: int | None = None
 ) -> list[Section]:
     """A table of mappings under labelled columns; nothing where there are no rows."""
     if not lines:
         return []
-    rows = ([_format_cell(line.get(key)) for key, _ in columns] for line in lines)
+    keys = columns.replace(">", "").split()
+    rows = ([_format_cell(line.get(key)) for key in keys] for line in lines)
     table = text.build_table(columns, rows, terminal_rows=terminal_rows)
     return [Section(title=text.label(title), blocks=(table,))]
 
@@ -162,7 +149,7 @@ def _format_cell(cell: Any) -> str:
 
 
 def _build_sources_sections(report: Mapping[str, Any], text: AnswerText) -> list[Section]:
-    columns = _list_columns(["source"], ["scored", *ERRORS])
+    columns = f"source >scored {ERRORS}"
     sources = [source for source in report["sources"] if "bias_pct" in source]
     totals = [{"source": f"= {name}", **scores} for name, scores in report["summary"].items()]
     subsets = [{"source": text.label(f"subset_{name}"), **scores} for name, scores in report["subsets"].items()]
@@ -178,7 +165,7 @@ def _build_worst_runs_section(report: Mapping[str, Any], text: AnswerText) -> li
     worst = sorted(counted, key=lambda run: -abs(run["error_pct"]))[:MOST_RUNS]
     if not worst:
         return []
-    columns = _list_columns(["run", "source"], ["measured_s", "predicted_s", "error_pct"])
+    columns = "run source >measured_s >predicted_s >error_pct"
     rows = [
         (
             run["id"],
@@ -255,16 +242,18 @@ def _build_stability_section(rows: Sequence[Mapping[str, Any]], text: AnswerText
         {
             "job": f"{row['cluster']} {row['name']} {row['id']}".strip(),
             "iterations": row["count"],
-            **{key: f"{row[key]:.3f}" for key in STABILITY[1:5]},
+            **{key: f"{row[key]:.3f}" for key in ("min_s", "max_s", "mean_s", "std_s")},
             "mean_to_min_pct": row["mean_to_min_pct"],
         }
         for row in rows
     ]
-    return _build_section("stability_title", _list_columns(["job"], STABILITY), lines, text)
+    columns = "job >iterations >min_s >max_s >mean_s >std_s >mean_to_min_pct"
+    return _build_section("stability_title", columns, lines, text)
 
 
 def _build_published_section(families: Sequence[Mapping[str, Any]], text: AnswerText) -> list[Section]:
-    return _build_section("published_summary_title", _list_columns(["family"], PUBLISHED), families, text, MOST_ROWS)
+    columns = "family >rows >predicted >median_ape_pct >within_10_pct >within_20_pct"
+    return _build_section("published_summary_title", columns, families, text, MOST_ROWS)
 
 
 def _build_sites_sections(sites: TwoSites, text: AnswerText) -> list[Section]:
@@ -279,7 +268,7 @@ def _build_sites_sections(sites: TwoSites, text: AnswerText) -> list[Section]:
         {"gbps": format_amount(gbps), "published_efficiency_pct": percent}
         for gbps, percent in sites.efficiency_pct.items()
     ]
-    columns = _list_columns([], ["gbps", "published_efficiency_pct"])
+    columns = ">gbps >published_efficiency_pct"
     return [
         Section(title="", blocks=blocks),
         *_build_section("published_two_sites_title", columns, lines, text, MOST_ROWS),
@@ -287,7 +276,7 @@ def _build_sites_sections(sites: TwoSites, text: AnswerText) -> list[Section]:
 
 
 def _build_operators_section(lines: Sequence[Mapping[str, Any]], text: AnswerText) -> list[Section]:
-    columns = _list_columns(["gpu", "operator_family"], ["samples", "operator_error_pct", "operator_unseen_pct"])
+    columns = "gpu operator_family >samples >operator_error_pct >operator_unseen_pct"
     rows = [
         {
             "gpu": line["gpu"],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from crosszone.text.figures import format_amount, format_digits, format_percent, format_signed
 from crosszone.views.answer_text import AnswerText
 from crosszone.views.communication import build_suggestion_sections, list_communication_blocks
-from crosszone.views.document import Block, Columns, Fact, Facts, Remark, Remarks, Section
+from crosszone.views.document import Block, Fact, Facts, Remark, Remarks, Section
 from crosszone.views.prediction import build_head_section, list_answer_facts
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ def build_bill_section(bill: Bill, text: AnswerText) -> Section:
     energy += [text.label("energy_co2", co2=format_digits(bill.co2_kg.expected / 1000, 3))] if bill.co2_kg else []
     if energy:
         facts.append(Fact(heading=text.label("answer_energy"), text=text.join(energy)))
-    columns: Columns = [("zone", "left"), ("gpu", "left"), ("gpus", "right"), ("bill_price", "right")]
-    columns += [("bill_per_hour", "right"), ("bill_usd", "right"), ("bill_kwh", "right"), ("bill_co2", "right")]
+    columns = "zone gpu >gpus >bill_price >bill_per_hour >bill_usd >bill_kwh >bill_co2"
     energy_by_zone = {zone.zone: zone for zone in bill.energy}
     rows = []
     for gpus in bill.gpus:
@@ -69,8 +68,7 @@ def build_bill_section(bill: Bill, text: AnswerText) -> Section:
         rows.append([gpus.zone, gpus.gpu, format_amount(gpus.gpus), *price, *zone_energy])
     blocks: list[Block] = [Facts(facts=tuple(facts)), text.build_table(columns, rows)]
     if bill.egress:
-        columns = [("traffic_link", "left"), ("traffic_gb", "right"), ("bill_per_gb", "right")]
-        columns += [("bill_per_step", "right"), ("bill_usd", "right")]
+        columns = "traffic_link >traffic_gb >bill_per_gb >bill_per_step >bill_usd"
         rows = [
             [
                 egress.link,
@@ -95,7 +93,7 @@ def build_rating_section(rating: Rating, text: AnswerText) -> Section:
     """Step, speed and days at p50 and p95, what makes them uncertain, and what limits each link."""
     figures = [("what_if_step", rating.step_s), ("what_if_speed", rating.tokens_per_s)]
     figures += [("what_if_days", rating.days)] if rating.days is not None else []
-    columns: Columns = [("figure", "left"), ("rating_p50", "right"), ("rating_p95", "right")]
+    columns = "figure >rating_p50 >rating_p95"
     rows = [[text.label(key), format_digits(figure.p50), format_digits(figure.p95)] for key, figure in figures]
     blocks: list[Block] = [text.build_table(columns, rows)]
     doubts = [
@@ -105,9 +103,7 @@ def build_rating_section(rating: Rating, text: AnswerText) -> Section:
     if rating.largest is not None:
         blocks.append(Facts(facts=(Fact(heading=text.label("rating_doubts"), text=text.join(doubts)),)))
     if rating.links:
-        columns = [("traffic_link", "left"), ("rating_flows", "right"), ("rating_flow", "right")]
-        columns += [("rating_all_flows", "right"), ("analyse_rate", "right"), ("rating_carries", "right")]
-        columns += [("rating_limit", "left")]
+        columns = "traffic_link >rating_flows >rating_flow >rating_all_flows >analyse_rate >rating_carries rating_limit"
         rows = []
         for link in rating.links:
             rates = (link.flow_gbps, link.flows_gbps, link.link_gbps, link.carries_gbps)
@@ -127,8 +123,7 @@ def build_drill_section(drill: Drill, text: AnswerText) -> Section:
         Fact(heading=text.label("drill_goodput"), text=share, mark="strong"),
         Fact(heading=text.label("drill_interval"), text=text.label("drill_every", s=interval_s, write=write_s)),
     )
-    columns: Columns = [("drill_lost", "left"), ("drill_left", "right"), ("what_if_step", "right")]
-    columns += [("drill_back", "right"), ("drill_day", "right"), ("drill_plan", "left")]
+    columns = "drill_lost >drill_left >what_if_step >drill_back >drill_day drill_plan"
     rows = []
     for loss in drill.losses:
         refusal = next((str(notice["message"]) for notice in loss.refusal), "-")
@@ -148,9 +143,9 @@ def build_drill_section(drill: Drill, text: AnswerText) -> Section:
 
 def build_marginal_section(marginal: Marginal, text: AnswerText) -> Section:
     """Every change by its return."""
-    columns: Columns = [("marginal_change", "left"), ("suggest_gain", "right"), ("marginal_day", "right")]
-    columns += [("marginal_token", "right"), ("marginal_return", "right"), ("marginal_chance", "right")]
-    columns += [("marginal_advice", "left")]
+    columns = (
+        "marginal_change >suggest_gain >marginal_day >marginal_token >marginal_return >marginal_chance marginal_advice"
+    )
     rows = [
         (
             variant.change["message"],

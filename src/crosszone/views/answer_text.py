@@ -38,9 +38,16 @@ class AnswerText:
         """Words with commas between them."""
         return self.label("comma").join(words)
 
+    def build_headings(self, columns: str) -> tuple[tuple[str, Align], ...]:
+        """Headings with their alignment; `columns` are label keys with blanks between, `>` before one aligned right."""
+        return tuple(
+            (self.label(key[1:]), "right") if key.startswith(">") else (self.label(key), "left")
+            for key in columns.split()
+        )
+
     def build_table(
         self,
-        columns: Iterable[tuple[str, Align]],
+        columns: str,
         rows: Iterable[Sequence[str]],
         *,
         title: str = "",
@@ -50,10 +57,10 @@ class AnswerText:
         uncut: Iterable[int] = (),
         terminal_rows: int | None = None,
     ) -> Table:
-        """A table; a column is a label key and its alignment."""
+        """A table whose headings are those of `build_headings`."""
         cells = tuple(tuple(row) for row in rows)
         return Table(
-            headings=tuple((self.label(key), align) for key, align in columns),
+            headings=self.build_headings(columns),
             rows=cells,
             total=tuple(tuple(row) for row in total),
             title=title,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from crosszone.text.figures import format_amount, format_digits, format_percent, format_signed
 from crosszone.views.answer_text import AnswerText
-from crosszone.views.document import Block, Columns, Fact, Facts, Paragraph, Remark, Remarks, Section, Table
+from crosszone.views.document import Block, Fact, Facts, Paragraph, Remark, Remarks, Section, Table
 from crosszone.views.prediction import build_traffic_table
 
 if TYPE_CHECKING:
@@ -123,8 +123,7 @@ def _describe_scaling(report: CommunicationReport, text: AnswerText) -> str:
 
 def _build_tiers_table(report: CommunicationReport, text: AnswerText) -> Table:
     """By tier: fast link, PCIe, network, between zones, storage."""
-    columns: Columns = [("traffic_link", "left"), ("traffic_gb", "right"), ("share_pct", "right")]
-    columns += [("traffic_busy", "right"), ("traffic_exposed", "right")]
+    columns = "traffic_link >traffic_gb >share_pct >traffic_busy >traffic_exposed"
     rows = [
         (
             text.name_link(tier.name),
@@ -140,9 +139,8 @@ def _build_tiers_table(report: CommunicationReport, text: AnswerText) -> Table:
 
 def _build_links_table(report: CommunicationReport, text: AnswerText) -> Table:
     """Every direction between zones: what it carries, how full it is, and who crosses it."""
-    columns: Columns = [("traffic_link", "left"), ("traffic_gb", "right"), ("analyse_dominant", "left")]
-    columns += [("analyse_used", "right"), ("analyse_rate", "right"), ("analyse_rtt", "right")]
-    columns += [("traffic_busy", "right"), ("traffic_exposed", "right"), ("analyse_groups", "left")]
+    columns = "traffic_link >traffic_gb analyse_dominant >analyse_used >analyse_rate >analyse_rtt"
+    columns += " >traffic_busy >traffic_exposed analyse_groups"
     rows = []
     for direction in report.links:
         groups = text.join(
@@ -158,8 +156,7 @@ def _build_links_table(report: CommunicationReport, text: AnswerText) -> Table:
 
 
 def _build_ranked_table(suggestions: Suggestions, text: AnswerText, width: int | None) -> Table:
-    columns: Columns = [("suggest_switch", "left"), ("suggest_gain", "right"), ("suggest_saved", "right")]
-    columns += [("suggest_exact", "left"), ("suggest_option", "left")]
+    columns = "suggest_switch >suggest_gain >suggest_saved suggest_exact suggest_option"
     rows = []
     for suggestion in suggestions.ranked:
         switch = f"{suggestion.switch}={format_setting(suggestion.value)}"

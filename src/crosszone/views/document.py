@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Align = Literal["left", "right"]
-Columns = list[tuple[str, Align]]
-"""Columns of a table: the key of each heading, and its alignment."""
 Mark = Literal["", "strong", "faint", "bad"]
 """How much a text matters: the terminal has styles for it, a file goes without."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from crosszone.inputs.frameworks import load_frameworks
 from crosszone.text.figures import format_amount, format_digits, format_percent, format_signed
 from crosszone.views.answer_text import SMALL, AnswerText
-from crosszone.views.document import Align, Block, Columns, Fact, Facts, Paragraph, Remark, Remarks, Section, Table
+from crosszone.views.document import Align, Block, Fact, Facts, Paragraph, Remark, Remarks, Section, Table
 from crosszone.views.prediction import list_answer_facts
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def build_crossover_section(flip: Crossover | None, text: AnswerText) -> Section
     if flip.more:
         factors = text.join(format_digits(factor, 3) for factor in flip.more)
         blocks.append(Paragraph(text=text.label("crossover_more", factors=factors)))
-    columns: Columns = [("traffic_link", "left"), ("crossover_now", "right"), ("crossover_then", "right")]
+    columns = "traffic_link >crossover_now >crossover_then"
     rows = [(link, format_digits(gbps / flip.factor), format_digits(gbps)) for link, gbps in flip.gbps.items()]
     blocks.append(text.build_table(columns, rows, title=text.label("crossover_title"), terminal_rows=MOST_ROWS))
     return Section(title="", blocks=tuple(blocks))
@@ -200,7 +200,7 @@ def build_ranking(plans: Sequence[Plan], objective: str, text: AnswerText, width
         room = width - _measure_width([rank], plans, text) - LEAST_PLAN - GAP
         columns = [rank, compact, *_drop_spare_columns(numbers, plans, text, room)]
     return text.build_table(
-        [(column.key, column.align) for column in columns],
+        " ".join(f">{column.key}" if column.align == "right" else column.key for column in columns),
         ([column.cell(plan) for column in columns] for plan in plans),
         caption=_build_caption(columns, text),
         uncut=(place for place, column in enumerate(columns) if column.align == "right"),
@@ -320,9 +320,8 @@ def _build_front_section(answer: Plans, best: Plan, text: AnswerText) -> Section
     if not answer.front:
         return Section(title="", blocks=(Paragraph(text=text.label("front_none")),))
     steps = best.prediction.run.steps
-    columns: Columns = [("gpus", "right"), ("framework", "left"), ("degrees", "left"), ("step_s", "right")]
-    columns += [("usd_step", "right")]
-    columns += [("usd_steps", "right")] if steps else []
+    columns = ">gpus framework degrees >step_s >usd_step"
+    columns += " >usd_steps" if steps else ""
     rows = []
     for point in answer.front:
         cells = [format_amount(point.gpus), load_frameworks()[point.framework].title, _format_degrees(point.strategy)]
@@ -335,7 +334,7 @@ def _build_front_section(answer: Plans, best: Plan, text: AnswerText) -> Section
 
 def build_rejected_table(answer: Plans, text: AnswerText) -> Table:
     """Families of strategies that were kept out, and why."""
-    columns: Columns = [("family", "left"), ("count", "right"), ("reason", "left")]
+    columns = "family >count reason"
     rows = [
         (_name_family(rejection.family, text), format_amount(rejection.count), rejection.reason["message"])
         for rejection in answer.rejected
@@ -365,7 +364,7 @@ def _format_counts(answer: Plans, text: AnswerText) -> str:
 
 def _build_waterfall(best: Plan, other: Plan, difference: Difference, text: AnswerText) -> Table:
     """From one step to the other: what each part adds, and the step so far; small parts in one row."""
-    columns: Columns = [("step_part", "left"), ("why_s", "right"), ("why_so_far", "right")]
+    columns = "step_part >why_s >why_so_far"
     so_far = best.prediction.step_time_s.expected
     large = [part for part in difference.parts if abs(part.seconds) >= SMALL * so_far]
     small = [part for part in difference.parts if part not in large]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from crosszone.text.figures import format_amount, format_digits, format_percent
 from crosszone.views.answer_text import SMALL, AnswerText
-from crosszone.views.document import Columns, Fact, Facts, Paragraph, Section, Table
+from crosszone.views.document import Fact, Facts, Paragraph, Section, Table
 
 if TYPE_CHECKING:
     from crosszone.analyse.communication import TrafficLine
@@ -74,7 +74,7 @@ def build_breakdown_section(prediction: Prediction, text: AnswerText) -> Section
         name = text.label("small_parts", count=len(small))
         rows.append((name, format_digits(small_s, 2), format_percent(small_s / step_s)))
     total = (text.label("total"), format_digits(step_s), format_percent(1.0))
-    columns: Columns = [("step_part", "left"), ("time_s", "right"), ("share_pct", "right")]
+    columns = "step_part >time_s >share_pct"
     return Section(title=text.label("breakdown_title"), blocks=(text.build_table(columns, rows, total=[total]),))
 
 
@@ -89,20 +89,19 @@ def build_memory_section(memory: Memory, text: AnswerText, width: int | None) ->
         parts_of = {name: inner for name, inner in parts_of.items() if inner}
     is_mixed, has_host = len({stage.gpu for stage in stages}) > 1, any(stage.host for stage in stages)
     has_layers = wide or not is_mixed
-    columns: Columns = [("stage", "left")]
-    columns += [("gpu", "left")] if is_mixed else []
-    columns += [("layers", "right")] if has_layers else []
-    columns += [(f"mem_{name}", "right") for name in parts_of]
-    columns += [("total", "right"), ("mem_limit", "right")]
-    columns += [("mem_host", "right")] if has_host else []
-    columns += [("peak_at", "left")] if wide else []
+    columns = "stage"
+    columns += " gpu" if is_mixed else ""
+    columns += " >layers" if has_layers else ""
+    columns += "".join(f" >mem_{name}" for name in parts_of) + " >total >mem_limit"
+    columns += " >mem_host" if has_host else ""
+    columns += " peak_at" if wide else ""
     rows: list[tuple[str, ...]] = []
     over = []
     # a pipeline of 64 stages has three or four kinds of them
     groups = _group_equal_stages(stages)
     for group in groups if width is None else select_groups(groups, memory.worst_stage):
         if not group:
-            rows.append(("...", *[""] * (len(columns) - 1)))
+            rows.append(("...", *[""] * (len(columns.split()) - 1)))
             continue
         stage = group[0]
         name = str(stage.stage) if len(group) == 1 else f"{stage.stage} - {group[-1].stage}"
@@ -156,9 +155,9 @@ def build_traffic_table(
     traffic: Sequence[Traffic | TrafficLine], text: AnswerText, *, shares: Sequence[float] = (), **about: Any
 ) -> Table:
     """Bytes and time by kind and link, a line each; with `shares`, the part that each has of all bytes."""
-    columns: Columns = [("traffic_kind", "left"), ("traffic_link", "left"), ("traffic_gb", "right")]
-    columns += [("share_pct", "right")] if shares else []
-    columns += [("traffic_messages", "right"), ("traffic_busy", "right"), ("traffic_exposed", "right")]
+    columns = "traffic_kind traffic_link >traffic_gb"
+    columns += " >share_pct" if shares else ""
+    columns += " >traffic_messages >traffic_busy >traffic_exposed"
     rows = [
         (
             text.label(f"kind_{line.kind}"),

@@ -17,7 +17,6 @@ from crosszone.views.communication import build_suggestion_sections, list_commun
 from crosszone.views.document import (
     Block,
     Code,
-    Columns,
     Fact,
     Facts,
     Paragraph,
@@ -122,8 +121,7 @@ class _ReportWriter:
             for key, triple, factor in rows
             if triple is not None
         ]
-        columns: Columns = [("figure", "left"), ("report_expected", "right")]
-        columns += [("report_low", "right"), ("report_high", "right")]
+        columns = "figure >report_expected >report_low >report_high"
         numbers = self.words.build_table(columns, cells, caption=self.label("report_range"))
         facts = Facts(facts=tuple(list_answer_facts(prediction, self.words)))
         return Section(title=self.label("report_numbers"), blocks=(facts, numbers))
@@ -154,8 +152,7 @@ class _ReportWriter:
             (self.label("gpus"), self.label("plan_gpus", **counts)),
             (self.label("plan_where"), where),
         ]
-        columns: Columns = [("report_ranks", "left"), ("zone", "left"), ("report_group", "right")]
-        columns += [("report_first_gpu", "right"), ("gpus", "right")]
+        columns = "report_ranks zone >report_group >report_first_gpu >gpus"
         caption = self.label("report_order", order=" > ".join(placement.order))
         table = self.words.build_table(columns, rows, title=self.label("report_placement"), caption=caption)
         chosen = self.label("report_chosen" if self.study.chosen else "report_given")
@@ -187,8 +184,7 @@ class _ReportWriter:
         )
 
     def _build_zones_table(self, cluster: dict[str, Any]) -> Table:
-        columns: Columns = [("zone", "left"), ("region", "left"), ("nodes", "right"), ("gpus", "right")]
-        columns += [("gpu", "left"), ("nic_node", "right"), ("usd_hour", "right"), ("carbon", "right")]
+        columns = "zone region >nodes >gpus gpu >nic_node >usd_hour >carbon"
         rows = [
             (
                 zone["name"],
@@ -210,8 +206,7 @@ class _ReportWriter:
         def append_origin(link: dict[str, Any], key: str, figure: str) -> str:
             return f"{figure} ({self.label('origin_' + link['origins'][key])})"
 
-        columns: Columns = [("between", "left"), ("gbps", "right"), ("report_back", "right")]
-        columns += [("rtt_ms", "right"), ("km", "right"), ("usd_gb", "right")]
+        columns = "between >gbps >report_back >rtt_ms >km >usd_gb"
         rows = []
         for link in cluster["links"]:
             rtt = link["rtt_ms"]

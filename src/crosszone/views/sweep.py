@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from crosszone.text.figures import format_amount, format_digits
 from crosszone.views.answer_text import AnswerText
-from crosszone.views.document import Align, Block, ColoredText, Paragraph, Picture, Section, Table
+from crosszone.views.document import Block, ColoredText, Paragraph, Picture, Section, Table
 
 if TYPE_CHECKING:
     from crosszone.analyse.sweep import Sweep
@@ -102,8 +102,6 @@ def _draw_grid(sweep: Sweep) -> Picture:
 
 
 def _build_row_table(sweep: Sweep, text: AnswerText) -> Table:
-    columns: list[tuple[str, Align]] = [("what_if_step", "right"), ("what_if_speed", "right")]
-    columns += [("sweep_synchronous", "right"), ("sweep_choice", "left")]
     rows = []
     for cell in sweep.cells:
         value, best = _format_axis_value(cell.x, 5), cell.outcome
@@ -114,7 +112,7 @@ def _build_row_table(sweep: Sweep, text: AnswerText) -> Table:
         choice = f"{LETTERS[cell.kind]}  {best.choice.label(text.language)}"
         step_s, speed = format_digits(best.step_time_s.expected), format_digits(best.tokens_per_s.expected)
         rows.append((value, step_s, speed, synchronous, choice))
-    headings: tuple[tuple[str, Align], ...] = tuple((text.label(key), align) for key, align in columns)
+    headings = text.build_headings(">what_if_step >what_if_speed >sweep_synchronous sweep_choice")
     return Table(headings=((sweep.x.field, "right"), *headings), rows=tuple(rows))
 
 

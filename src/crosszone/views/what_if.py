@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from crosszone.text.figures import format_digits, format_percent, format_signed
 from crosszone.views.answer_text import AnswerText
 from crosszone.views.communication import format_setting
-from crosszone.views.document import Block, Columns, Paragraph, Section, Table
+from crosszone.views.document import Block, Paragraph, Section, Table
 
 if TYPE_CHECKING:
     from crosszone.analyse.what_if import WhatIf
@@ -44,8 +44,7 @@ def build_what_if_sections(comparison: WhatIf, text: AnswerText) -> list[Section
 
 def build_switches_section(switches: Sequence[Mapping[str, Any]], text: AnswerText) -> Section:
     """Every switch: what it takes, how it stands, and what that is in the framework's words."""
-    columns: Columns = [("suggest_switch", "left"), ("switch_takes", "left"), ("switch_now", "left")]
-    columns += [("suggest_option", "left")]
+    columns = "suggest_switch switch_takes switch_now suggest_option"
     rows = []
     for switch in switches:
         takes = switch["takes"]
@@ -87,14 +86,13 @@ def _build_figures_table(comparison: WhatIf, text: AnswerText) -> Table:
     add_row("what_if_zones", sum_bytes_between_zones, 1e-9)
     add_row("what_if_days", lambda p: None if p.run.days is None else p.run.days.expected)
     add_row("what_if_usd", lambda p: None if p.run.usd is None else p.run.usd.expected)
-    columns: Columns = [("figure", "left"), ("what_if_before", "right"), ("what_if_after", "right")]
-    columns += [("what_if_change", "right")]
+    columns = "figure >what_if_before >what_if_after >what_if_change"
     return text.build_table(columns, rows, bad_rows=bad_rows)
 
 
 def _build_parts_table(comparison: WhatIf, text: AnswerText) -> Table:
     """The waterfall: every part of the step that differs, the largest first."""
-    columns: Columns = [("step_part", "left"), ("time_s", "right"), ("share_pct", "right")]
+    columns = "step_part >time_s >share_pct"
     difference, step_s = comparison.difference, comparison.before.step_time_s.expected
     rows = [
         (text.label(f"step_{part.name}"), format_signed(part.seconds), format_percent(part.seconds / step_s))
