@@ -7,19 +7,16 @@ crosszone model add my-7b --model llama-2-7b --weights /models/my-7b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from crosszone.cli.options import JsonOption, StoreOption, drop_missing, open_database, open_service
-from crosszone.cli.output import build_table, label, open_console, print_json
+from crosszone.cli.output import get_text, label, print_blocks, print_json, print_line, print_outcome
 from crosszone.errors import Notice, UnknownNameError
-from crosszone.text.figures import format_amount
 
 if TYPE_CHECKING:
-    from crosszone.inputs.dataset import Dataset, TrainingModel
-    from crosszone.store.registered import Entry
+    from crosszone.inputs.dataset import Dataset
 
 app = typer.Typer(help="What tasks train on, in versions.", no_args_is_help=True)
 
@@ -37,9 +34,11 @@ def list_datasets(store: StoreOption = None, as_json: JsonOption = False) -> Non
     if as_json:
         print_json({"entries": [entry.model_dump(mode="json") for entry in entries]})
     elif entries:
-        _print_datasets(label("dataset_title", count=len(entries)), entries)
+        from crosszone.views.environments import build_datasets
+
+        print_blocks(build_datasets(entries, label("dataset_title", count=len(entries)), get_text()))
     else:
-        open_console().print(label("dataset_none"), soft_wrap=True)
+        print_line("dataset_none")
 
 
 @app.command()
@@ -73,10 +72,7 @@ def add(
             entry = database.datasets.change(
                 id, registered.replace(versions=(*registered.versions, dataset_version), **changes)
             )
-    if as_json:
-        print_json(entry.model_dump(mode="json"))
-    else:
-        open_console().print(label("dataset_added", id=id, version=version), soft_wrap=True)
+    print_outcome(as_json, entry.model_dump(mode="json"), "dataset_added", id=id, version=version)
 
 
 @app.command()
@@ -90,12 +86,10 @@ def show(id: DatasetIdArgument, store: StoreOption = None, as_json: JsonOption =
     if as_json:
         print_json(entry.model_dump(mode="json"))
         return
-    _print_datasets(f"{entry.value.name} ({id})", [entry])
-    if entry.value.about:
-        open_console().print(entry.value.about, soft_wrap=True)
-    for dataset_version in entry.value.versions:
-        if dataset_version.sha256:
-            open_console().print(f"{dataset_version.id}  sha256 {dataset_version.sha256}", style="dim", soft_wrap=True)
+
+    from crosszone.views.environments import build_dataset_blocks
+
+    print_blocks(*build_dataset_blocks(entry, get_text()))
 
 
 @app.command()
@@ -123,10 +117,7 @@ def remove(
         else:
             database.datasets.remove(id)
     gone = id if version is None else f"{id} {version}"
-    if as_json:
-        print_json({"removed": [gone]})
-    else:
-        open_console().print(label("dataset_removed", id=gone), soft_wrap=True)
+    print_outcome(as_json, {"removed": [gone]}, "dataset_removed", id=gone)
 
 
 @app.command()
@@ -147,24 +138,15 @@ def check(
     if as_json:
         print_json(entry.model_dump(mode="json"))
     else:
-        _print_datasets(f"{entry.value.name} ({id})", [entry])
+        from crosszone.views.environments import build_datasets
+
+        print_blocks(build_datasets([entry], f"{entry.value.name} ({id})", get_text()))
 
 
 def _require_version(dataset: Dataset, version: str) -> None:
     if dataset.find_version(version) is None:
         params = {"known": [dataset_version.id for dataset_version in dataset.versions]}
         raise UnknownNameError(Notice(code="task_unknown", field="VERSION", value=version, params=params))
-
-
-def _print_datasets(title: str, entries: list[Entry[Dataset]] | tuple[Entry[Dataset], ...]) -> None:
-    columns = [("env_id", "left"), ("dataset_version", "left"), ("dataset_path", "left"), ("dataset_bytes", "right")]
-    rows = build_table(title, [*columns, ("dataset_checksum", "left")])
-    for entry in entries:
-        for dataset_version in entry.value.versions:
-            path = dataset_version.path or label("dataset_synthetic")
-            checksum = "-" if dataset_version.sha256 is None else dataset_version.sha256[:12]
-            rows.add_row(entry.id, dataset_version.id, path, format_amount(dataset_version.bytes), checksum)
-    open_console().print(rows)
 
 
 # --- models that tasks train
@@ -187,9 +169,11 @@ def list_models(store: StoreOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         print_json({"entries": [entry.model_dump(mode="json") for entry in entries]})
     elif entries:
-        _print_models(label("model_title", count=len(entries)), entries)
+        from crosszone.views.environments import build_models
+
+        print_blocks(build_models(entries, label("model_title", count=len(entries)), get_text()))
     else:
-        open_console().print(label("model_none"), soft_wrap=True)
+        print_line("model_none")
 
 
 @model_app.command("add")
@@ -214,10 +198,7 @@ def add_model(
     fields = drop_missing({"name": name or id, "model": _read_model(model), "weights": weights})
     with open_database(store) as database:
         entry = database.training_models.add(TrainingModel(**fields), id=id)
-    if as_json:
-        print_json(entry.model_dump(mode="json"))
-    else:
-        open_console().print(label("model_added", id=id), soft_wrap=True)
+    print_outcome(as_json, entry.model_dump(mode="json"), "model_added", id=id)
 
 
 @model_app.command("show")
@@ -231,7 +212,10 @@ def show_model(id: ModelIdArgument, store: StoreOption = None, as_json: JsonOpti
     if as_json:
         print_json(entry.model_dump(mode="json"))
         return
-    _print_models(f"{entry.value.name} ({id})", [entry])
+
+    from crosszone.views.environments import build_models
+
+    print_blocks(build_models([entry], f"{entry.value.name} ({id})", get_text()))
     if isinstance(entry.value.model, dict):
         from crosszone.inputs.document import dump_yaml
 
@@ -246,10 +230,7 @@ def remove_model(id: ModelIdArgument, store: StoreOption = None, as_json: JsonOp
     """
     with open_database(store) as database:
         database.training_models.remove(id)
-    if as_json:
-        print_json({"removed": [id]})
-    else:
-        open_console().print(label("model_removed", id=id), soft_wrap=True)
+    print_outcome(as_json, {"removed": [id]}, "model_removed", id=id)
 
 
 def _read_model(model: str) -> str | dict[str, Any]:
@@ -271,13 +252,3 @@ def _read_model(model: str) -> str | dict[str, Any]:
     fields = document.value["model"] if at else document.value
     parse(Model, catalogue().resolve("models", fields), document, at=at)
     return fields if isinstance(fields, str) else dict(fields)
-
-
-def _print_models(title: str, entries: Sequence[Entry[TrainingModel]]) -> None:
-    columns = [("env_id", "left"), ("report_model_name", "left"), ("model_weights", "left"), ("dataset_bytes", "right")]
-    rows = build_table(title, columns)
-    for entry in entries:
-        model = entry.value
-        model_name = model.model if isinstance(model.model, str) else label("model_own")
-        rows.add_row(entry.id, model_name, model.weights or label("model_scratch"), format_amount(model.bytes))
-    open_console().print(rows)

@@ -7,8 +7,7 @@ crosszone env list --zone beijing-a --sort gpus
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,26 +25,25 @@ from crosszone.cli.options import (
     require_choice,
 )
 from crosszone.cli.output import (
-    Line,
-    build_table,
-    get_language,
-    join_words,
-    label,
+    get_text,
+    localize,
     open_console,
     open_progress_bar,
+    print_blocks,
     print_json,
-    print_lines,
+    print_line,
     print_notices,
+    print_outcome,
+    print_sections,
     write_file,
 )
 from crosszone.errors import InvalidError, MachineError, Notice
-from crosszone.text.figures import format_amount, format_digits
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from crosszone.inputs.environment import Environment, MeasuredLink, Selection
+    from crosszone.inputs.environment import Environment
+    from crosszone.inputs.value import Value
     from crosszone.store.registered import Entry
+    from crosszone.views.document import Block
 
 app = typer.Typer(help="Machines that can train: register, probe, measure, list them.", no_args_is_help=True)
 
@@ -79,13 +77,15 @@ def list_environments(
     options = {"zone": zone, "gpu": gpu, "status": status, "type": type}
     filters = {field: [word] for field, word in options.items() if word is not None}
     entries = filter_environments(registered, filters, sort=cast("Sort | None", sort), descending=descending)
-    together = build_selection(entry.value for entry in entries)
+    selected = build_selection(entry.value for entry in entries)
     if as_json:
-        print_json(
-            {"entries": [_dump_entry(entry) for entry in entries], "selection": together.model_dump(mode="json")}
-        )
-    else:
-        print_environments(entries, together, len(registered))
+        print_json({"entries": _dump_all(entries), "selection": selected.model_dump(mode="json")})
+        return
+
+    from crosszone.views.environments import build_environments_section
+
+    width = open_console().width
+    print_sections([build_environments_section(entries, selected, len(registered), get_text(), width)])
 
 
 @app.command()
@@ -127,7 +127,7 @@ def add(
     value = parse(Environment, {"name": name or id, **fields, **parse_assignments(settings)})
     with open_database(store) as database:
         entry = database.environments.add(value, id=id)
-    _print_outcome("env_added", entry, as_json)
+    print_outcome(as_json, entry.model_dump(mode="json"), "env_added", id=id)
 
 
 @app.command("change")
@@ -147,7 +147,7 @@ def update(
     with open_database(store) as database:
         plain = {**database.environments.get(id).value.to_plain(), **parse_assignments(fields, "FIELD=VALUE")}
         entry = database.environments.change(id, parse(Environment, plain))
-    _print_outcome("env_changed", entry, as_json)
+    print_outcome(as_json, entry.model_dump(mode="json"), "env_changed", id=id)
 
 
 @app.command()
@@ -171,13 +171,15 @@ def show(
             if id in (measured.value.first, measured.value.second)
         ]
     if as_json:
-        print_json({**_dump_entry(entry), "links": [measured.model_dump(mode="json") for measured in links]})
+        print_json({**entry.model_dump(mode="json"), "links": _dump_all(links)})
     elif as_yaml:
         # facts are what a probe saw: a file that is imported elsewhere must not claim them
         fields = {key: value for key, value in entry.value.to_plain().items() if key != "facts"}
         typer.echo(dump_yaml({"environments": [{"id": entry.id, **fields}]}), nl=False)
     else:
-        print_environment(entry, links)
+        from crosszone.views.environments import build_environment_section
+
+        print_sections([build_environment_section(entry, links, get_text())])
 
 
 @app.command()
@@ -198,7 +200,7 @@ def remove(
         print_json({"removed": ids})
     else:
         for id in ids:
-            open_console().print(label("env_removed", id=id), soft_wrap=True)
+            print_line("env_removed", id=id)
 
 
 @app.command("import")
@@ -229,9 +231,9 @@ def import_(
         return
     for key, ids in (("env_added", added), ("env_changed", changed)):
         for id in ids:
-            open_console().print(label(key, id=id), soft_wrap=True)
+            print_line(key, id=id)
     if not environments:
-        open_console().print(label("env_import_none"), soft_wrap=True)
+        print_line("env_import_none")
 
 
 @app.command()
@@ -245,25 +247,14 @@ def probe(
 
     Example: crosszone env probe gpu-1 gpu-2
     """
-    probed: list[Entry[Environment]] = []
-    failures: list[Notice] = []
-    with open_service(store) as service, open_progress_bar() as advance:
+    with open_service(store) as service:
         chosen = _choose_ids(service.store.environments.all(), ids, all)
-        for done, id in enumerate(chosen):
-            if advance:
-                advance("probing", done, len(chosen))
-            try:
-                probed.append(service.probe(id))
-            except MachineError as error:
-                # one machine out of reach must not hide what the others said
-                failures += error.notices
-    if as_json:
-        print_json({"entries": [_dump_entry(entry) for entry in probed], "errors": _localize(failures)})
-    else:
-        print_probed(probed)
-        print_notices(_localize(failures), stderr=True)
-    if failures:
-        raise typer.Exit(1)
+        probed, failures = _ask_each("probing", [(id,) for id in chosen], service.probe)
+
+    from crosszone.views.environments import build_probed_section
+
+    blocks = build_probed_section(probed, get_text()).blocks
+    _print_answers("entries", probed, blocks, failures, as_json)
 
 
 @app.command()
@@ -277,27 +268,16 @@ def measure(
 
     Example: crosszone env measure gpu-1 gpu-2
     """
-    measured: list[MeasuredLink] = []
-    failures: list[Notice] = []
-    with open_service(store) as service, open_progress_bar() as advance:
-        chosen = {entry.id: entry.value for entry in service.store.environments.all()}
-        pairs = list_pairs(
-            {id: chosen[id] for id in _choose_ids(service.store.environments.all(), ids, all)}, across=all
-        )
-        for done, (first, second) in enumerate(pairs):
-            if advance:
-                advance("measuring", done, len(pairs))
-            try:
-                measured.append(service.measure(first, second).value)
-            except MachineError as error:
-                failures += error.notices
-    if as_json:
-        print_json({"links": [link.model_dump(mode="json") for link in measured], "errors": _localize(failures)})
-    else:
-        print_links(measured)
-        print_notices(_localize(failures), stderr=True)
-    if failures:
-        raise typer.Exit(1)
+    with open_service(store) as service:
+        environments = {entry.id: entry.value for entry in service.store.environments.all()}
+        chosen = _choose_ids(service.store.environments.all(), ids, all)
+        pairs = list_pairs({id: environments[id] for id in chosen}, across=all)
+        measured, failures = _ask_each("measuring", pairs, service.measure)
+
+    from crosszone.views.environments import build_measured_links
+
+    links = [entry.value for entry in measured]
+    _print_answers("links", links, [build_measured_links(links, get_text())], failures, as_json)
 
 
 @app.command("links")
@@ -309,9 +289,11 @@ def list_links(store: StoreOption = None, as_json: JsonOption = False) -> None:
     with open_database(store) as database:
         measured = [link.value for link in database.measured_links.all()]
     if as_json:
-        print_json({"links": [link.model_dump(mode="json") for link in measured]})
+        print_json({"links": _dump_all(measured)})
     else:
-        print_links(measured)
+        from crosszone.views.environments import build_measured_links
+
+        print_blocks(build_measured_links(measured, get_text()))
 
 
 @app.command("cluster")
@@ -340,7 +322,7 @@ def print_cluster(
     if as_json:
         print_json({"cluster": fields})
     elif output is not None:
-        open_console().print(label("written", output=output), soft_wrap=True)
+        print_line("written", output=output)
     else:
         typer.echo(text, nl=False)
 
@@ -351,184 +333,48 @@ def _choose_ids(entries: Sequence[Entry[Environment]], ids: list[str] | None, ev
     if every:
         # a scheduler grants nodes for a job, so there is no machine to ask before one runs
         return [id for id, environment in environments.items() if environment.runner in ("local", "ssh")]
+    known = {"known": list(environments)[:20]}
     if not ids:
-        raise InvalidError(Notice(code="env_none_named", params={"known": list(environments)[:20]}))
+        raise InvalidError(Notice(code="env_none_named", params=known))
     for id in ids:
         if id not in environments:
-            raise InvalidError(
-                Notice(code="task_unknown", field="ID", value=id, params={"known": list(environments)[:20]})
-            )
+            raise InvalidError(Notice(code="task_unknown", field="ID", value=id, params=known))
     return list(dict.fromkeys(ids))
 
 
-def _dump_entry(entry: Entry[Environment]) -> dict[str, Any]:
-    return entry.model_dump(mode="json")
+def _dump_all(values: Iterable[Value]) -> list[dict[str, Any]]:
+    return [value.model_dump(mode="json") for value in values]
 
 
-def _localize(notices: Sequence[Notice]) -> list[dict[str, Any]]:
-    return [notice.as_dict(get_language()) for notice in notices]
+def _ask_each(
+    what: str, questions: Sequence[tuple[str, ...]], ask: Callable[..., Any]
+) -> tuple[list[Any], list[Notice]]:
+    """What machines answer to one question after the other, and why some did not."""
+    answers: list[Any] = []
+    failures: list[Notice] = []
+    with open_progress_bar() as advance:
+        for done, question in enumerate(questions):
+            if advance:
+                advance(what, done, len(questions))
+            try:
+                answers.append(ask(*question))
+            except MachineError as error:
+                # one machine out of reach must not hide what the others said
+                failures += error.notices
+    return answers, failures
 
 
-def _print_outcome(key: str, entry: Entry[Environment], as_json: bool) -> None:
+def _print_answers(
+    key: str, answers: Sequence[Value], blocks: Sequence[Block], failures: Sequence[Notice], as_json: bool
+) -> None:
+    """What machines answered and why some did not, which is exit status 1."""
     if as_json:
-        print_json(_dump_entry(entry))
+        print_json({key: _dump_all(answers), "errors": localize(failures)})
     else:
-        open_console().print(label(key, id=entry.id), soft_wrap=True)
-
-
-# --- tables
-
-WIDE = 110  # Columns of a terminal that has room for name, runner and address
-_STYLES = {"running": "green", "unreachable": "red", "stopped": "dim", "unknown": "dim"}
-
-
-def _compute_uptime_s(environment: Environment) -> float | None:
-    return None if environment.since is None else max(0.0, time.time() - environment.since)
-
-
-def print_environments(entries: Sequence[Entry[Environment]], selection: Selection, registered_count: int) -> None:
-    """A table of them, and what they have together."""
-    terminal = open_console()
-    if not entries:
-        terminal.print(
-            label("env_none_match", count=registered_count) if registered_count else label("env_none"), soft_wrap=True
-        )
-        return
-    wide = terminal.width >= WIDE
-    columns = [("env_id", "left"), ("env_status", "left"), ("zone", "left"), ("env_type", "left")]
-    columns += [("gpus", "left"), ("env_cores", "right"), ("env_memory", "right"), ("env_uptime", "right")]
-    columns += [("env_runner", "left"), ("deploy_address", "left")] if wide else []
-    rows = build_table(label("env_title", shown=len(entries), known=registered_count), columns)
-    rows.columns[0].no_wrap = True  # to be copied
-    for entry in entries:
-        environment = entry.value
-        name = entry.id if environment.name == entry.id else f"{entry.id}\n  {environment.name}"
-        cells: list[Any] = [
-            name,
-            _render_status(environment),
-            environment.zone,
-            environment.type,
-            describe_gpus(environment),
-            format_amount(environment.cpus),
-        ]
-        cells += [
-            format_amount(environment.memory_gb),
-            format_uptime(environment),
-            *([environment.runner, environment.address or "-"] if wide else []),
-        ]
-        rows.add_row(*cells)
-    terminal.print(rows)
-    print_lines((label("env_together"), summarize_selection(selection), "bold"))
-
-
-def summarize_selection(selection: Selection) -> str:
-    """Nodes, GPUs and their kinds, cores, memory and zones in one line."""
-    kinds = f" ({join_words(selection.gpu_kinds)})" if selection.gpu_kinds else ""
-    return label(
-        "env_summed",
-        nodes=selection.nodes,
-        gpus=f"{selection.gpus}{kinds}",
-        cpus=format_amount(selection.cpus),
-        memory=format_amount(selection.memory_gb),
-        zones=len(selection.zones),
-    )
-
-
-def describe_gpus(environment: Environment) -> str:
-    """`2 x a100-80gb-sxm`, or the CPU."""
-    return f"{environment.gpus} x {environment.gpu or '?'}" if environment.gpus else "CPU"
-
-
-def format_uptime(environment: Environment) -> str:
-    """Since when it runs, in days and hours."""
-    seconds = _compute_uptime_s(environment)
-    if seconds is None:
-        return "-"
-    hours, minutes = int(seconds // 3600), int(seconds // 60 % 60)
-    if hours >= 24:
-        return label("env_days", days=hours // 24, hours=hours % 24)
-    return label("env_hours", hours=hours, minutes=minutes)
-
-
-def _render_status(environment: Environment) -> Any:
-    from rich.text import Text
-
-    return Text(label(f"env_status_{environment.status}"), style=_STYLES[environment.status])
-
-
-def print_environment(entry: Entry[Environment], links: Sequence[MeasuredLink]) -> None:
-    """Its fields, what the last probe found, and its links."""
-    environment = entry.value
-    open_console().print(f"{environment.name} ({entry.id})", style="bold")
-    fields = {key: value for key, value in environment.to_plain().items() if key not in ("name", "facts", "since")}
-    lines: list[Line] = [(key, str(value), "") for key, value in fields.items() if value is not None]
-    lines.append((label("env_uptime"), format_uptime(environment), ""))
-    if environment.facts is not None:
-        lines += list_facts(environment.facts)
-    print_lines(*lines)
-    if environment.facts is None:
-        open_console().print(label("env_not_probed", id=entry.id), style="dim", soft_wrap=True)
-    if links:
-        print_links(links)
-
-
-def list_facts(facts: Mapping[str, Any]) -> list[Line]:
-    """What a probe found, in lines."""
-    software = {key: value for key, value in facts.get("software", {}).items() if value is not None}
-    gpus = [f"{gpu['name']} {format_amount(gpu['memory_gib'])} GiB" for gpu in facts.get("gpus", [])]
-    lines = [
-        (label("env_host"), f"{facts.get('host')}, {facts.get('system')}", ""),
-        (label("gpus"), join_words(gpus) or facts.get("gpu_problem") or label("env_no_gpus"), ""),
-        (label("env_driver"), str(facts.get("driver") or "-"), ""),
-        (label("env_software"), join_words(f"{key} {value}" for key, value in software.items()), ""),
-        (label("env_disk"), label("unit_gib", value=format_amount(facts.get("disk_free_gib"))), ""),
-        (
-            label("env_interfaces"),
-            join_words(f"{key} {value}" for key, value in facts.get("interfaces", {}).items()),
-            "",
-        ),
-    ]
-    return [line for line in lines if line[1]]
-
-
-def print_probed(entries: Sequence[Entry[Environment]]) -> None:
-    """What machines said of themselves, a row each."""
-    if not entries:
-        return
-    columns = (("env_id", "left"), ("gpus", "left"), ("env_cores", "right"), ("env_memory", "right"))
-    rows = build_table(label("env_probed"), [*columns, ("env_software", "left")])
-    for entry in entries:
-        environment, software = entry.value, (entry.value.facts or {}).get("software", {})
-        versions = join_words(f"{key} {software[key]}" for key in ("python", "torch", "cuda") if software.get(key))
-        missing = software.get("missing") or ("" if "torch" in software else label("env_no_torch"))
-        versions_or_problem = join_words(word for word in (versions, missing) if word)
-        rows.add_row(
-            entry.id,
-            describe_gpus(environment),
-            format_amount(environment.cpus),
-            format_amount(environment.memory_gb),
-            versions_or_problem,
-        )
-    open_console().print(rows)
-
-
-def print_links(links: Sequence[MeasuredLink]) -> None:
-    """Measured links, a row each."""
-    if not links:
-        open_console().print(label("env_no_links"), soft_wrap=True)
-        return
-    columns = [("between", "left"), ("rtt_ms", "right"), ("env_rtt_range", "right"), ("gbps", "right")]
-    rows = build_table(
-        label("env_links_title", count=len(links)), [*columns, ("report_back", "right"), ("env_when", "left")]
-    )
-    for link in links:
-        rates = ["-" if rate is None else format_digits(rate) for rate in (link.gbps, link.gbps_back)]
-        lowest, highest = format_digits(link.rtt_ms_least, 3), format_digits(link.rtt_ms_most, 3)
-        measured_at = time.strftime("%Y-%m-%d %H:%M", time.localtime(link.measured))
-        rows.add_row(
-            f"{link.first} - {link.second}", format_digits(link.rtt_ms, 3), f"{lowest} - {highest}", *rates, measured_at
-        )
-    open_console().print(rows)
+        print_blocks(*blocks)
+        print_notices(localize(failures), stderr=True)
+    if failures:
+        raise typer.Exit(1)
 
 
 def list_pairs(chosen: Mapping[str, Environment], *, across: bool) -> list[tuple[str, str]]:

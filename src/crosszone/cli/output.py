@@ -21,10 +21,9 @@ from crosszone.text import label as render_label
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
-    from rich.table import Table
 
     from crosszone.views.answer_text import AnswerText
-    from crosszone.views.document import Section
+    from crosszone.views.document import Block, Section
 
 
 _chosen_language: list[str] = []  # the language of this run, set once by `--lang`; empty: the user's locale
@@ -81,11 +80,29 @@ def print_sections(sections: Iterable[Section]) -> None:
     print_sections(sections, open_console())
 
 
-def build_table(title: str, columns: Iterable[tuple[str, str]], *, caption: str | None = None) -> Table:
-    """An empty table; a column is a label key and its alignment."""
-    from crosszone.views.terminal import build_rich_table
+def print_blocks(*blocks: Block) -> None:
+    """Blocks of an answer, one below the other."""
+    from crosszone.views.document import Section
 
-    return build_rich_table([(label(key), align) for key, align in columns], title=title, caption=caption or "")
+    print_sections([Section(blocks=blocks)])
+
+
+def print_line(key: str, /, *, stderr: bool = False, style: str = "", **params: Any) -> None:
+    """A sentence, on one line however long it is."""
+    open_console(stderr=stderr).print(label(key, **params), style=style, soft_wrap=True)
+
+
+def print_outcome(as_json: bool, document: Any, key: str, /, **params: Any) -> None:
+    """What a command did: a document for programs, a sentence for people."""
+    if as_json:
+        print_json(document)
+    else:
+        print_line(key, **params)
+
+
+def localize(notices: Iterable[Notice]) -> list[dict[str, Any]]:
+    """Notices in the language of this run, as documents have them."""
+    return [notice.as_dict(get_language()) for notice in notices]
 
 
 def print_notices(notices: Iterable[dict[str, Any]], *, stderr: bool = False) -> None:
@@ -97,26 +114,10 @@ def print_notices(notices: Iterable[dict[str, Any]], *, stderr: bool = False) ->
 
 def print_failure(notices: Sequence[Notice], as_json: bool) -> None:
     """Say what went wrong: on standard error, or as JSON on standard output."""
-    localized = [notice.as_dict(get_language()) for notice in notices]
     if as_json:
-        print_json({"errors": localized})
+        print_json({"errors": localize(notices)})
     else:
-        print_notices(localized, stderr=True)
-
-
-Line = tuple[str, str, str]  # Heading, text and style
-
-
-def print_lines(*lines: Line) -> None:
-    """Lines under each other; what is too long for the terminal goes on under the text."""
-    from crosszone.views.terminal import print_headed_lines
-
-    print_headed_lines(lines, open_console())
-
-
-def join_words(words: Iterable[str]) -> str:
-    """Words with commas between them."""
-    return label("comma").join(words)
+        print_notices(localize(notices), stderr=True)
 
 
 # --- progress
@@ -187,3 +188,11 @@ def write_bytes(path: Path, content: bytes, force: bool) -> None:
     except OSError as error:
         params = {"reason": error.strerror or str(error)}
         raise InputError(Notice(code="output_unwritable", value=str(path), params=params)) from None
+
+
+def build_table(title: str, columns: Iterable[tuple[str, str]], *, caption: str | None = None) -> Any:
+    """An empty table; a column is a label key and its alignment."""
+    from crosszone.views.terminal import draw_table
+
+    keys = " ".join(f">{key}" if align == "right" else key for key, align in columns)
+    return draw_table(get_text().build_titled_table(keys, [], title, caption=caption or ""))

@@ -20,7 +20,18 @@ from crosszone.cli.options import (
     parse_assignments,
     require_choice,
 )
-from crosszone.cli.output import get_language, label, open_console, print_json, print_notices
+from crosszone.cli.output import (
+    get_language,
+    get_text,
+    label,
+    open_console,
+    print_blocks,
+    print_json,
+    print_line,
+    print_notices,
+    print_outcome,
+    print_sections,
+)
 from crosszone.errors import InvalidError, Notice
 
 if TYPE_CHECKING:
@@ -37,27 +48,53 @@ ANY_ID = {"ignore_unknown_options": True}  # An id may begin with a dash
 
 @app.command()
 def create(
-    argument: FileArgument = None,
-    file: FileOption = None,
-    name: NameOption = None,
-    dataset: DatasetOption = None,
-    version: VersionOption = None,
-    model: ModelOption = None,
-    env: EnvOption = None,
-    new: NewOption = None,
-    master: MasterOption = None,
-    framework: FrameworkOption = None,
-    dp: DpOption = None,
-    pp: PpOption = None,
-    tp: TpOption = None,
-    steps: StepsOption = None,
-    seq_len: SeqLenOption = None,
-    batch: BatchOption = None,
-    precision: PrecisionOption = None,
-    settings: SettingsOption = None,
-    max_restarts: RestartsOption = None,
-    ignore_preflight: IgnoreOption = False,
-    key: KeyOption = None,
+    argument: Annotated[
+        str | None, typer.Argument(metavar="FILE", help="Request (YAML or JSON) with the fields of the API; flags win.")
+    ] = None,
+    file: Annotated[str | None, typer.Option("--file", metavar="FILE", help="The same; - for standard input.")] = None,
+    name: Annotated[str | None, typer.Option(help="What to call the task.")] = None,
+    dataset: Annotated[str | None, typer.Option(metavar="ID", help="Dataset.")] = None,
+    version: Annotated[str | None, typer.Option(metavar="ID", help="Version of the dataset.")] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Model: its id, or a name in the catalogue.")
+    ] = None,
+    env: Annotated[list[str] | None, typer.Option(metavar="ID", help="Environment; once for each of them.")] = None,
+    new: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="K=V,...", help="Ask a scheduler for nodes: zone=bj,gpu=a100-80gb-sxm,nodes=2,gpus_per_node=8"
+        ),
+    ] = None,
+    master: Annotated[
+        str | None, typer.Option(metavar="ID", help="Where ranks meet; default: the first --env.")
+    ] = None,
+    framework: Annotated[
+        str | None, typer.Option(help="pytorch-ddp, pytorch-fsdp, deepspeed, megatron-lm or horovod.")
+    ] = None,
+    dp: Annotated[
+        int | None, typer.Option(min=1, help="Data parallel; without dp, pp and tp they are planned.")
+    ] = None,
+    pp: Annotated[int | None, typer.Option(min=1, help="Pipeline parallel.")] = None,
+    tp: Annotated[int | None, typer.Option(min=1, help="Tensor parallel.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps; default 1000.")] = None,
+    seq_len: Annotated[int | None, typer.Option(min=1, help="Tokens of a sample; default 1024.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Samples a step; default: eight for each rank.")] = None,
+    precision: Annotated[str | None, typer.Option(help="bf16 (default), fp16, fp32, ...")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Launch setting: training.lr=1e-4, training.checkpoint_every=10."
+        ),
+    ] = None,
+    max_restarts: Annotated[
+        int | None, typer.Option("--max-restarts", min=0, max=100, help="Restarts after a rank has failed; default 3.")
+    ] = None,
+    ignore_preflight: Annotated[
+        bool, typer.Option("--ignore-preflight", help="Start although a check has failed.")
+    ] = False,
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="The same key makes the same task once, however often it is sent.")
+    ] = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -70,7 +107,7 @@ def create(
     with open_service(store) as service:
         task = _create(service, flags, as_json=as_json)
     if not as_json:
-        open_console().print(label("task_drive_hint", id=task.id), style="dim", soft_wrap=True)
+        print_line("task_drive_hint", id=task.id, style="dim")
 
 
 # typer reads options from the signature, which `wraps` hands on: `run` takes what `create` takes
@@ -103,7 +140,7 @@ def list_tasks(
 
     Example: crosszone task list --state running
     """
-    from crosszone.cli.task_view import dump_row, print_tasks
+    from crosszone.cli.task_view import dump_row
     from crosszone.store.tasks import STATES
 
     require_choice("--state", state, STATES)
@@ -118,8 +155,12 @@ def list_tasks(
                 break
     if as_json:
         print_json({"entries": [dump_row(row) for row in rows[:limit]]})
+    elif rows:
+        from crosszone.views.tasks import build_tasks_table
+
+        print_blocks(build_tasks_table(rows[:limit], get_text(), open_console().width))
     else:
-        print_tasks(rows[:limit])
+        print_line("task_none")
 
 
 @app.command(context_settings=ANY_ID)
@@ -128,14 +169,16 @@ def show(id: IdArgument, store: StoreOption = None, as_json: JsonOption = False)
 
     Example: crosszone task show ID
     """
-    from crosszone.cli.task_view import dump_task, print_task
+    from crosszone.cli.task_view import dump_task, print_state
+    from crosszone.views.tasks import build_task_section
 
     with open_database(store) as database:
         task = database.tasks.get(id)
     if as_json:
         print_json(dump_task(task))
     else:
-        print_task(task)
+        print_state(task)
+        print_sections([build_task_section(task, get_text())])
 
 
 @app.command(context_settings=ANY_ID)
@@ -242,7 +285,7 @@ def resume(
             return
         _print_task(task, as_json)
         if not as_json:
-            open_console().print(label("task_drive_hint", id=id), style="dim", soft_wrap=True)
+            print_line("task_drive_hint", id=id, style="dim")
 
 
 @app.command(context_settings=ANY_ID)
@@ -253,15 +296,11 @@ def remove(id: IdArgument, store: StoreOption = None, as_json: JsonOption = Fals
     """
     with open_service(store) as service:
         service.remove(id)
-    if as_json:
-        print_json({"removed": [id]})
-    else:
-        open_console().print(label("task_removed", id=id), soft_wrap=True)
+    print_outcome(as_json, {"removed": [id]}, "task_removed", id=id)
 
 
 def _create(service: Service, flags: dict[str, Any], *, as_json: bool = False, quiet: bool = False) -> Task:
     """Check, show what to expect, store; what cannot be planned is refused before anything is stored."""
-    from crosszone.cli.task_view import print_chosen
     from crosszone.run.request import check_request, describe_created
 
     request = build_request(flags)
@@ -280,8 +319,10 @@ def _create(service: Service, flags: dict[str, Any], *, as_json: bool = False, q
             }
         )
     elif not quiet:
-        print_chosen(chosen, request_stored.environments)
-        open_console().print(label("task_created_as", message=message, id=task.id), soft_wrap=True)
+        from crosszone.views.tasks import build_preview_section
+
+        print_sections([build_preview_section(chosen, request_stored.environments, get_text())])
+        print_line("task_created_as", message=message, id=task.id)
     return task
 
 
@@ -302,44 +343,6 @@ def _print_task(task: Task, as_json: bool) -> None:
     else:
         print_state(task)
 
-
-FileArgument = Annotated[
-    str | None, typer.Argument(metavar="FILE", help="Request (YAML or JSON) with the fields of the API; flags win.")
-]
-FileOption = Annotated[str | None, typer.Option("--file", metavar="FILE", help="The same; - for standard input.")]
-NameOption = Annotated[str | None, typer.Option(help="What to call the task.")]
-DatasetOption = Annotated[str | None, typer.Option(metavar="ID", help="Dataset.")]
-VersionOption = Annotated[str | None, typer.Option(metavar="ID", help="Version of the dataset.")]
-ModelOption = Annotated[str | None, typer.Option(metavar="NAME", help="Model: its id, or a name in the catalogue.")]
-EnvOption = Annotated[list[str] | None, typer.Option(metavar="ID", help="Environment; once for each of them.")]
-NewOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="K=V,...", help="Ask a scheduler for nodes: zone=bj,gpu=a100-80gb-sxm,nodes=2,gpus_per_node=8"
-    ),
-]
-MasterOption = Annotated[str | None, typer.Option(metavar="ID", help="Where ranks meet; default: the first --env.")]
-FrameworkOption = Annotated[
-    str | None, typer.Option(help="pytorch-ddp, pytorch-fsdp, deepspeed, megatron-lm or horovod.")
-]
-DpOption = Annotated[int | None, typer.Option(min=1, help="Data parallel; without dp, pp and tp they are planned.")]
-PpOption = Annotated[int | None, typer.Option(min=1, help="Pipeline parallel.")]
-TpOption = Annotated[int | None, typer.Option(min=1, help="Tensor parallel.")]
-StepsOption = Annotated[int | None, typer.Option(min=1, help="Optimizer steps; default 1000.")]
-SeqLenOption = Annotated[int | None, typer.Option(min=1, help="Tokens of a sample; default 1024.")]
-BatchOption = Annotated[int | None, typer.Option(min=1, help="Samples a step; default: eight for each rank.")]
-PrecisionOption = Annotated[str | None, typer.Option(help="bf16 (default), fp16, fp32, ...")]
-SettingsOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Launch setting: training.lr=1e-4, training.checkpoint_every=10."),
-]
-RestartsOption = Annotated[
-    int | None, typer.Option("--max-restarts", min=0, max=100, help="Restarts after a rank has failed; default 3.")
-]
-IgnoreOption = Annotated[bool, typer.Option("--ignore-preflight", help="Start although a check has failed.")]
-KeyOption = Annotated[
-    str | None, typer.Option(metavar="KEY", help="The same key makes the same task once, however often it is sent.")
-]
 
 # Where each flag stands in a request.
 _PLACES = {

@@ -9,41 +9,38 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from crosszone.cli.env import WIDE, describe_gpus, summarize_selection
 from crosszone.cli.options import localize_stored_notice
 from crosszone.cli.output import (
-    Line,
-    build_table,
     get_language,
-    join_words,
+    get_text,
     label,
     open_console,
+    print_blocks,
     print_json,
-    print_lines,
+    print_line,
     print_notices,
 )
 from crosszone.errors import CrossZoneError, Notice, UnknownNameError
-from crosszone.text.figures import format_amount, format_digits, format_signed
+from crosszone.text.figures import format_amount, format_digits
+from crosszone.views.tasks import build_logs_table, build_run_comparison_table, build_state, count_steps, format_moment
+from crosszone.views.terminal import draw_cell, draw_table
 
 if TYPE_CHECKING:
-    from crosszone.inputs.environment import Environment
     from crosszone.run.logs import LogFile
-    from crosszone.run.monitor import ComparedPart, RunComparison
+    from crosszone.run.monitor import RunComparison
     from crosszone.run.service import Service
-    from crosszone.run.work import TaskPreview
     from crosszone.store.tasks import Event, Task, TaskRow
 
 LOOK_S = 1.0  # Seconds between two looks at the store
 COMPARISON_S = 2.0  # Seconds between two comparisons; more where one takes long
 BAR_WIDTH = 20  # Characters of the bar
-MOST_PERCENT_RATIO = 5  # From this ratio on a difference is shown as "7x", not as 600 %
 MOST_NAMED = 6  # Nodes that are named one by one
 
 
@@ -131,7 +128,7 @@ class TaskView:
             head.append("  " + label("task_attempt_line", attempt=task.attempt, restarts=task.restarts), style="dim")
         pieces: list[Any] = [head, render_figures(task), render_nodes(task)]
         if self._comparison is not None and self._comparison.step.measured_s is not None:
-            pieces.append(build_comparison_table(self._comparison))
+            pieces.append(draw_table(build_run_comparison_table(self._comparison, get_text())))
             pieces += [Text(line, style="yellow") for line in list_drift_messages(self._comparison)]
         return Group(*[piece for piece in pieces if piece])
 
@@ -182,39 +179,6 @@ def render_nodes(task: Task) -> Any:
         counts = {state: sum(other == state for _, other in states) for _, state in states}
         words = [f"{count} {label(f'task_node_{state}')}" for state, count in counts.items()]
     return Text(label("comma").join(words), style="dim")
-
-
-def build_comparison_table(comparison: RunComparison) -> Any:
-    """A table: the step and its parts, predicted and measured."""
-    columns = [("step_part", "left"), ("watch_predicted", "right"), ("watch_measured", "right")]
-    columns += [("watch_difference", "right"), ("watch_range", "right"), ("watch_verdict", "left")]
-    rows = build_table(label("watch_title", window=comparison.window), columns)
-    for part in (comparison.step, *comparison.parts):
-        if part.predicted_s or part.measured_s:
-            rows.add_row(*_list_part_cells(part), style="bold" if part is comparison.step else "")
-    expected = comparison.tokens_per_s_predicted
-    rows.add_row(label("tokens_s"), format_digits(expected), *_format_measured(comparison.tokens_per_s, expected))
-    return rows
-
-
-def _list_part_cells(part: ComparedPart) -> list[str]:
-    verdict = "" if part.inside is None else label("watch_inside" if part.inside else "watch_outside")
-    span = f"{format_digits(part.low_s, 3)} - {format_digits(part.high_s, 3)}"
-    measured = _format_measured(part.measured_s, part.predicted_s)
-    return [label(f"watch_{part.name}"), format_digits(part.predicted_s, 3), *measured, span, verdict]
-
-
-def _format_measured(measured: float | None, predicted: float) -> list[str]:
-    """What was measured, and how far off: in percent, or how many times as much."""
-    if measured is None:
-        return ["-", "-"]
-    if not predicted:
-        return [format_digits(measured, 3), "-"]
-    ratio = measured / predicted
-    return [
-        format_digits(measured, 3),
-        f"{format_signed(100 * (ratio - 1), 3)} %" if ratio < MOST_PERCENT_RATIO else f"{format_digits(ratio, 3)}x",
-    ]
 
 
 def list_drift_messages(comparison: RunComparison) -> list[str]:
@@ -274,7 +238,7 @@ def watch_task(service: Service, id: str, *, drive: bool = True, as_json: bool =
             task = view.show_until_end()
     except KeyboardInterrupt:
         if not as_json:
-            open_console(stderr=True).print(label("task_left", id=id), soft_wrap=True)
+            print_line("task_left", id=id, stderr=True)
         raise
     if as_json:
         comparison = read_comparison(service, id)
@@ -285,82 +249,12 @@ def watch_task(service: Service, id: str, *, drive: bool = True, as_json: bool =
 
 # --- lists, and one task in full
 
-STATE_STYLES = {
-    "running": "green",
-    "succeeded": "bold green",
-    "failed": "bold red",
-    "interrupted": "red",
-    "stopped": "yellow",
-    "stopping": "yellow",
-}
-DEFAULT_STEPS = 1000  # Steps of a task that does not say how many
 _HIDDEN = ("plan", "token", "driver", "driven_until", "key")
-
-
-def print_chosen(chosen: TaskPreview, environments: Mapping[str, Environment]) -> None:
-    """What a task will use and what to expect of it, before it is created."""
-    selection = chosen.selection
-    terminal = open_console()
-    terminal.print(label("task_mode_distributed" if selection.distributed else "task_mode_single"), style="bold")
-    lines: list[Line] = [(label("task_resources"), summarize_selection(selection), "")]
-    if len(selection.zones) > 1:
-        lines.append((label("task_zones"), join_words(selection.zones), ""))
-    if selection.distributed:
-        lines.append((label("task_master"), str(chosen.master), ""))
-    if chosen.framework is not None:
-        split = label("comma").join(f"{key} {value}" for key, value in (chosen.strategy or {}).items())
-        lines.append((label("framework"), f"{chosen.framework} ({split})" if split else chosen.framework, ""))
-    if chosen.step_time_s is not None:
-        lines.append((label("task_predicted"), _format_range(chosen.step_time_s), "bold"))
-    if chosen.tokens_per_s is not None:
-        lines.append((label("answer_speed"), label("unit_tokens_s", value=format_digits(chosen.tokens_per_s)), ""))
-    print_lines(*lines)
-    for id, item in environments.items():
-        terminal.print(f"  {id}  [{describe_gpus(item)}]  {item.zone}", soft_wrap=True)
-    print_notices(_drop_file_place(item) for item in chosen.notices if item["level"] != "note")
-
-
-def _drop_file_place(notice: Mapping[str, Any]) -> dict[str, Any]:
-    """A notice of the plan that is not in a file yet: its line and the remedy in that file would mislead."""
-    return dict(notice) if not notice.get("file") else {**notice, "file": None, "line": None, "hint": ""}
-
-
-def _format_range(band: Mapping[str, float]) -> str:
-    low, expected, high = (format_digits(band[key]) for key in ("low", "expected", "high"))
-    return label("value_range", value=label("unit_s", value=expected), low=low, high=high)
-
-
-def count_steps(task: TaskRow) -> int:
-    """Steps it is to do."""
-    return int(task.request.get("job", {}).get("steps", DEFAULT_STEPS))
 
 
 def render_state(state: str) -> Any:
     """A state in the language of this run, in its colour."""
-    from rich.text import Text
-
-    return Text(label(f"task_state_{state}"), style=STATE_STYLES.get(state, ""))
-
-
-def print_tasks(rows: Sequence[TaskRow]) -> None:
-    """A table of tasks."""
-    if not rows:
-        open_console().print(label("task_none"), soft_wrap=True)
-        return
-    terminal = open_console()
-    wide = terminal.width >= WIDE
-    columns = [("env_id", "left"), ("name", "left"), ("task_state", "left"), ("task_step", "right")]
-    columns += [("task_loss", "right"), ("tokens_s", "right")]
-    columns += [("step_s", "right"), ("task_created_at", "left")] if wide else []
-    table = build_table(label("task_title", count=len(rows)), columns)
-    table.columns[0].no_wrap = True  # to be copied
-    for row in rows:
-        progress = row.progress
-        step = f"{format_amount(progress.get('step'))}/{format_amount(count_steps(row))}"
-        figures = [_format_figure(progress.get(key)) for key in ("loss", "tokens_per_s")]
-        more = [_format_figure(progress.get("step_s")), format_moment(row.created)] if wide else []
-        table.add_row(row.id, row.name, render_state(row.state), step, *figures, *more)
-    terminal.print(table)
+    return draw_cell(build_state(state, get_text()))
 
 
 def print_state(task: Task) -> None:
@@ -374,56 +268,6 @@ def print_state(task: Task) -> None:
     open_console().print(line, soft_wrap=True)
     if task.notice:
         print_notices([localize_stored_notice(task.notice)])
-
-
-def print_task(task: Task) -> None:
-    """One task in full."""
-    print_state(task)
-    progress, request, distributed = task.progress, task.request, task.request.get("distributedConfig", {})
-    lines: list[Line] = [
-        (label("task_created_at"), format_moment(task.created), ""),
-        (label("task_changed_at"), format_moment(task.changed), ""),
-        (label("task_attempt"), label("task_attempt_line", attempt=task.attempt, restarts=task.restarts), ""),
-        (label("task_dataset"), f"{request.get('datasetId')} {request.get('datasetVersionId')}", ""),
-        (label("report_model_name"), str(request.get("modelId") or "-"), ""),
-    ]
-    if task.plan is not None:
-        prediction = task.plan["prediction"]
-        split = label("comma").join(f"{key} {prediction['strategy'][key]}" for key in ("dp", "pp", "tp"))
-        lines.append((label("framework"), f"{task.plan['bundle']['framework']} ({split})", ""))
-        lines.append((label("task_predicted"), _format_range(prediction["step_time_s"]), ""))
-        if task.plan["slowdown"] is not None:
-            lines.append((label("task_slowdown"), f"{format_digits(task.plan['slowdown'], 3)}x", ""))
-    elif distributed.get("framework"):
-        lines.append((label("framework"), distributed["framework"], ""))
-    lines.append((label("task_step"), f"{format_amount(progress.get('step'))}/{format_amount(count_steps(task))}", ""))
-    for key, heading in (("step_s", "task_measured"), ("loss", "task_loss"), ("tokens_per_s", "tokens_s")):
-        if progress.get(key) is not None:
-            lines.append((label(heading), _format_figure(progress[key]), ""))
-    print_lines(*lines)
-    if task.plan is not None:
-        _print_nodes(task)
-
-
-def _print_nodes(task: Task) -> None:
-    states = {node_state["number"]: node_state for node_state in task.progress.get("nodes", ())}
-    columns = [
-        ("task_node", "right"),
-        ("task_environment", "left"),
-        ("deploy_ranks", "left"),
-        ("deploy_address", "left"),
-    ]
-    rows = build_table(label("task_nodes"), [*columns, ("task_state", "left"), ("task_folder", "left")])
-    places = task.plan.get("environments", {}) if task.plan else {}
-    for node in task.plan["nodes"] if task.plan else ():
-        number, id = node["number"], node["environment"]
-        node_state = states.get(number, {})
-        state = label(f"task_node_{node_state['state']}") if node_state.get("state") else "-"
-        code = f" ({node_state['code']})" if node_state.get("code") is not None else ""
-        root = places.get(id, {}).get("workdir", "~/crosszone")
-        folder = f"{root}/tasks/{task.id}/node-{number:03d}"
-        rows.add_row(str(number), id, ", ".join(node["ranks"]), node["address"] or "-", state + code, folder)
-    open_console().print(rows)
 
 
 def print_events(history: Sequence[Event]) -> None:
@@ -443,7 +287,7 @@ def describe_event(event: Event) -> str:
     kind = label(f"task_event_{event.kind}") if event.kind in EVENT_KINDS else event.kind
     notice = event.about.get("notice")
     if event.kind == "check" and "check" in event.about:
-        where = join_words(event.about.get("environments", ()))
+        where = get_text().join(event.about.get("environments", ()))
         kind = f"{label('task_check_' + event.about['check'])} ({where})"
         measured = _format_measurement(event.about.get("measured", {}))
         if not notice:
@@ -453,7 +297,9 @@ def describe_event(event: Event) -> str:
 
 def _format_measurement(value: Any) -> str:
     if isinstance(value, dict):
-        return join_words(f"{key} {_format_measurement(inner)}" for key, inner in value.items() if inner is not None)
+        return get_text().join(
+            f"{key} {_format_measurement(inner)}" for key, inner in value.items() if inner is not None
+        )
     return format_digits(value) if isinstance(value, float) else str(value)
 
 
@@ -487,17 +333,6 @@ def dump_event(event: Event) -> dict[str, Any]:
     return plain if not notice else {**plain, "about": {**event.about, "notice": localize_stored_notice(notice)}}
 
 
-def format_moment(text: str) -> str:
-    """A time of the store, in UTC, as local time."""
-    from datetime import datetime
-
-    return datetime.fromisoformat(text).astimezone().strftime("%m-%d %H:%M:%S")
-
-
-def _format_figure(value: float | None) -> str:
-    return "-" if value is None else format_digits(value)
-
-
 # --- logs
 
 LOG_TAIL_BYTES = 16 * 1024  # Bytes of a log's end that are shown; `--whole` shows all
@@ -526,6 +361,8 @@ def print_logs(
     as_json: bool,
 ) -> None:
     """Print logs, list them, or follow them until the task ends."""
+    from crosszone.store.tasks import LIVE
+
     log_files = service.list_logs(id)
     if files:
         _print_files(log_files, as_json)
@@ -542,10 +379,10 @@ def print_logs(
         )
         return
     if not log_files:
-        open_console().print(label("task_no_logs"), soft_wrap=True)
+        print_line("task_no_logs")
     last: Reading | None = None
     while True:
-        live = service.store.tasks.get(id).state in _get_live_states()
+        live = service.store.tasks.get(id).state in LIVE
         for item in readings:
             text = _read_rest(service, id, item)
             if text:
@@ -610,27 +447,6 @@ def _print_files(log_files: Sequence[LogFile], as_json: bool) -> None:
         print_json({"files": [file.model_dump(mode="json") for file in log_files]})
         return
     if not log_files:
-        open_console().print(label("task_no_logs"), soft_wrap=True)
+        print_line("task_no_logs")
         return
-    columns = [
-        ("task_node", "right"),
-        ("task_environment", "left"),
-        ("deploy_ranks", "right"),
-        ("dataset_bytes", "right"),
-    ]
-    rows = build_table(label("task_logs"), [*columns, ("bundle_file", "left")])
-    for file in log_files:
-        rows.add_row(
-            str(file.node),
-            file.environment,
-            "-" if file.rank is None else str(file.rank),
-            format_amount(file.bytes),
-            file.name,
-        )
-    open_console().print(rows)
-
-
-def _get_live_states() -> tuple[str, ...]:
-    from crosszone.store.tasks import LIVE
-
-    return LIVE
+    print_blocks(build_logs_table(log_files, get_text()))

@@ -6,13 +6,13 @@ AnswerText("en").describe_memory(prediction.memory_gib)
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from crosszone.errors import format_place
 from crosszone.text import label
 from crosszone.text.figures import format_amount, format_digits, format_percent
-from crosszone.views.document import Align, Remark, Remarks, Table
+from crosszone.views.document import Align, Cell, Remark, Remarks, Table
 
 if TYPE_CHECKING:
     from crosszone.cost.operator_checks import OperatorError
@@ -48,12 +48,13 @@ class AnswerText:
     def build_table(
         self,
         columns: str,
-        rows: Iterable[Sequence[str]],
+        rows: Iterable[Sequence[Cell]],
         *,
         title: str = "",
         caption: str = "",
-        total: Iterable[Sequence[str]] = (),
+        total: Iterable[Sequence[Cell]] = (),
         bad_rows: Iterable[int] = (),
+        strong_rows: Iterable[int] = (),
         uncut: Iterable[int] = (),
         terminal_rows: int | None = None,
     ) -> Table:
@@ -66,10 +67,15 @@ class AnswerText:
             title=title,
             caption=caption,
             bad_rows=frozenset(bad_rows),
+            strong_rows=frozenset(strong_rows),
             uncut=frozenset(uncut),
             terminal_rows=terminal_rows,
             more=self.count_more(len(cells), terminal_rows),
         )
+
+    def build_titled_table(self, columns: str, rows: Iterable[Sequence[Cell]], title: str, **options: Any) -> Table:
+        """A table whose title keeps to its width; `options` are those of `build_table`."""
+        return replace(self.build_table(columns, rows, title=title, **options), title_fits=True)
 
     def count_more(self, count: int, terminal_rows: int | None) -> str:
         """How many rows a terminal leaves out, in words; nothing where it shows all."""

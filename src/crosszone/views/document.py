@@ -67,33 +67,43 @@ class Remarks:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ColoredText:
+    """A piece of a line, in colours; a file shows its text."""
+
+    text: str
+    color: str = ""
+    background: str = ""
+    mark: Mark = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Cell = str | ColoredText
+
+
+@dataclass(frozen=True, kw_only=True)
 class Table:
     """Rows under headings; every row has a cell for each heading."""
 
     headings: tuple[tuple[str, Align], ...]
-    rows: tuple[tuple[str, ...], ...]
-    total: tuple[tuple[str, ...], ...] = ()
+    rows: tuple[tuple[Cell, ...], ...]
+    total: tuple[tuple[Cell, ...], ...] = ()
     """Rows under a rule at the end."""
     title: str = ""
+    title_fits: bool = False
+    """A terminal breaks the title at the width of the table; else the title has lines of its own."""
     caption: str = ""
     bad_rows: frozenset[int] = field(default_factory=frozenset)
     """Places of the rows that say what does not fit."""
+    strong_rows: frozenset[int] = field(default_factory=frozenset)
+    """Places of the rows that matter most."""
     uncut: frozenset[int] = field(default_factory=frozenset)
     """Places of the columns whose cells a narrow terminal leaves on one line."""
     terminal_rows: int | None = None
     """Rows that a terminal shows; None: all."""
     more: str = ""
     """What a terminal says of those it leaves out."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ColoredText:
-    """A piece of a line, in colours."""
-
-    text: str
-    color: str = ""
-    background: str = ""
-    mark: Mark = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +127,7 @@ Block = Paragraph | Facts | Remarks | Table | Picture | Code
 class Section:
     """One part of an answer, its blocks in the order in which they are read."""
 
-    title: str
+    title: str = ""
     blocks: tuple[Block, ...]
 
     @property

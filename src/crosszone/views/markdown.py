@@ -76,7 +76,7 @@ def _render_table(table: Table) -> Iterator[str]:
     yield "| " + " | ".join(escape_markdown(heading) for heading, _ in table.headings) + " |"
     yield "|" + "|".join("---:" if align == "right" else "---" for _, align in table.headings) + "|"
     for row in (*table.rows, *table.total):
-        yield "| " + " | ".join(escape_markdown(cell) or " " for cell in row) + " |"
+        yield "| " + " | ".join(escape_markdown(str(cell)) or " " for cell in row) + " |"
     yield ""
     if table.caption:
         yield from (f"*{escape_markdown(table.caption)}*", "")

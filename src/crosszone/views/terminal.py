@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, assert_never
 
 from crosszone.views.document import (
     Block,
+    Cell,
     Code,
+    ColoredText,
     Fact,
     Facts,
     Mark,
@@ -25,6 +27,7 @@ from crosszone.views.document import (
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as RichTable
+    from rich.text import Text
 
 STYLES: dict[Mark, str] = {"": "", "strong": "bold", "faint": "dim", "bad": "bold red"}
 LEVEL_STYLES = {"": "", "error": "bold red", "warning": "yellow", "note": "dim"}
@@ -59,22 +62,17 @@ def _print_block(block: Block, console: Console) -> None:
 
 
 def print_facts(facts: Sequence[Fact], console: Console) -> None:
-    """Headings and texts in two columns."""
-    print_headed_lines([(fact.heading, fact.text, STYLES[fact.mark]) for fact in facts], console)
-
-
-def print_headed_lines(lines: Sequence[tuple[str, str, str]], console: Console) -> None:
-    """Headings and texts with a style; what is too long for the terminal goes on under the text."""
+    """Headings and texts in two columns; what is too long for the terminal goes on under the text."""
     from rich.cells import cell_len
     from rich.text import Text
 
     # Chinese characters take two columns each
-    indent = max(cell_len(heading) for heading, _, _ in lines) + 2
-    for heading, text, style in lines:
-        lead = heading + " " * (indent - cell_len(heading))
-        for piece in Text(text).wrap(console, max(LEAST_TEXT, console.width - indent)):
+    indent = max(cell_len(fact.heading) for fact in facts) + 2
+    for fact in facts:
+        lead = fact.heading + " " * (indent - cell_len(fact.heading))
+        for piece in Text(fact.text).wrap(console, max(LEAST_TEXT, console.width - indent)):
             piece.rstrip()
-            console.print(Text(lead) + piece, style=style, soft_wrap=True)
+            console.print(Text(lead) + piece, style=STYLES[fact.mark], soft_wrap=True)
             lead = " " * indent
 
 
@@ -104,54 +102,55 @@ def print_remark(remark: Remark, console: Console) -> None:
         console.print(Text(f"    {remark.hint}", style="dim"), soft_wrap=True)
 
 
-def build_rich_table(headings: Iterable[tuple[str, str]], *, title: str = "", caption: str = "") -> RichTable:
-    """An empty table in the style of all tables."""
+def print_table(table: Table, console: Console) -> None:
+    """A table, and how many rows a terminal leaves out."""
+    if table.title and not table.title_fits:
+        console.print(table.title, style="bold")
+    console.print(draw_table(table))
+    if table.more:
+        console.print(table.more)
+
+
+def draw_table(table: Table) -> RichTable:
+    """The table as rich draws it, without what is written above and below it."""
     from rich import box
     from rich.table import Table as RichTable
 
-    table = RichTable(
-        title=title or None,
+    drawn = RichTable(
+        title=table.title if table.title and table.title_fits else None,
         box=box.SIMPLE_HEAD,
         title_justify="left",
         title_style="bold",
-        caption=caption or None,
+        caption=table.caption or None,
         caption_justify="left",
     )
-    for heading, align in headings:
-        table.add_column(
-            heading, justify="right" if align == "right" else "left", overflow="fold"
-        )  # a cut number would be another number
-    return table
-
-
-def print_table(table: Table, console: Console) -> None:
-    """A table, and how many rows a terminal leaves out."""
-    if table.title:
-        console.print(table.title, style="bold")  # rich's own titles wrap at the width of the table
-    drawn = build_rich_table(table.headings, caption=table.caption)
-    for number in table.uncut:
-        drawn.columns[number].no_wrap = True
+    for place, (heading, align) in enumerate(table.headings):
+        # a number that is cut would be another number, so cells are folded
+        drawn.add_column(heading, justify=align, overflow="fold", no_wrap=place in table.uncut)
     for number, row in enumerate(table.rows[: table.terminal_rows]):
-        drawn.add_row(*row, style="red" if number in table.bad_rows else "")
+        style = "red" if number in table.bad_rows else "bold" if number in table.strong_rows else ""
+        drawn.add_row(*map(draw_cell, row), style=style)
     if table.total:
         drawn.add_section()
     for row in table.total:
-        drawn.add_row(*row)
-    console.print(drawn)
-    if table.more:
-        console.print(table.more)
+        drawn.add_row(*map(draw_cell, row))
+    return drawn
+
+
+def draw_cell(cell: Cell) -> str | Text:
+    """A cell as rich draws it."""
+    from rich.text import Text
+
+    return cell if isinstance(cell, str) else Text(cell.text, style=_get_style(cell))
+
+
+def _get_style(span: ColoredText) -> str:
+    """What rich calls the colours and the mark of a piece of text."""
+    return f"{span.color} on {span.background}" if span.background else f"{STYLES[span.mark]} {span.color}".strip()
 
 
 def _print_picture(picture: Picture, console: Console) -> None:
     from rich.text import Text
 
-    drawn = Text("\n").join(
-        Text.assemble(
-            *(
-                (span.text, f"{span.color} on {span.background}" if span.background else STYLES[span.mark])
-                for span in line
-            )
-        )
-        for line in picture.lines
-    )
+    drawn = Text("\n").join(Text.assemble(*((span.text, _get_style(span)) for span in line)) for line in picture.lines)
     console.print(drawn)
