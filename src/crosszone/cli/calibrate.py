@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from crosszone.cli import calibrate_fit, calibrate_measure, calibrate_runs, calibrate_sheet
 from crosszone.cli.options import JsonOption
-from crosszone.cli.output import build_table, label, open_console, print_json
-from crosszone.text.figures import format_amount
-
-if TYPE_CHECKING:
-    from crosszone.cost.own_profiles import OwnProfile
-
+from crosszone.cli.output import get_text, print_blocks, print_json, print_line, print_outcome, print_sections
 
 app = typer.Typer(
     help="Measure kernels and links, fit profiles to them, learn from logs, import traces and sheets.",
@@ -50,21 +45,15 @@ def show_profiles(
         print_json({"default": default_name, "profiles": [profile.model_dump(mode="json") for profile in listed]})
         return
     if not listed:
-        open_console().print(label("own_profiles_none"))
+        print_line("own_profiles_none", wraps=True)
         return
+
+    from crosszone.views.calibration import build_own_profile_section, build_own_profiles_table
+
     if name is None:
-        columns = (("own_profile", "left"), ("own_profile_used", "left"), ("coefficients", "right"), ("source", "left"))
-        rows = build_table(label("own_profiles_title"), columns)
-        for profile in listed:
-            rows.add_row(
-                profile.name,
-                label("yes") if profile.name == default_name else "",
-                format_amount(_count_coefficients(profile)),
-                profile.source,
-            )
-        open_console().print(rows)
-        return
-    _print_own_profile(listed[0])
+        print_blocks(build_own_profiles_table(listed, default_name, get_text()))
+    else:
+        print_sections([build_own_profile_section(listed[0], get_text())])
 
 
 def select_profile(
@@ -79,10 +68,8 @@ def select_profile(
 
     chosen = None if name == own_profiles.NONE else name
     own_profiles.use(chosen)
-    if as_json:
-        print_json({"default": chosen})
-    else:
-        open_console().print(label("own_profile_in_use", name=chosen) if chosen else label("own_profile_none_in_use"))
+    key = "own_profile_in_use" if chosen else "own_profile_none_in_use"
+    print_outcome(as_json, {"default": chosen}, key, name=chosen, wraps=True)
 
 
 def remove_profile(name: Name, as_json: JsonOption = False) -> None:
@@ -93,42 +80,8 @@ def remove_profile(name: Name, as_json: JsonOption = False) -> None:
     from crosszone.cost import own_profiles
 
     own_profiles.remove(name)
-    if as_json:
-        print_json({"forgotten": name, "default": own_profiles.default()})
-    else:
-        open_console().print(label("own_profile_forgotten", name=name))
-
-
-def _count_coefficients(profile: OwnProfile) -> int:
-    return sum(len(fields) for scope in (profile.gpus, profile.stacks) for fields in scope.values())
-
-
-def _print_own_profile(profile: OwnProfile) -> None:
-    columns = (
-        ("home", "left"),
-        ("coefficient", "left"),
-        ("value", "right"),
-        ("error_pct", "right"),
-        ("origin", "left"),
-    )
-    rows = build_table(f"{profile.name}: {profile.source} ({profile.created})", columns)
-    scopes: list[tuple[str, dict[str, Any]]] = [*profile.gpus.items(), *profile.stacks.items()]
-    for scope, fields in scopes:
-        for field, value in fields.items():
-            rows.add_row(scope, field, format_amount(value.value, 4), format_amount(100 * value.error, 2), value.origin)
-    if _count_coefficients(profile) or not profile.collectives:
-        open_console().print(rows)
-    if profile.collectives:
-        layout = (("op", "left"), ("gpu", "left"), ("links_layout", "left"), ("links_sizes", "right"))
-        figures = (("links_latency", "right"), ("links_rate", "right"), ("error_pct", "right"), ("origin", "left"))
-        rows = build_table(label("links_fits"), (*layout, *figures))
-        for timed in profile.collectives:
-            sizes = f"{timed.low_bytes / 1e6:.4g} - {timed.high_bytes / 1e6:.4g} MB"
-            numbers = (format_amount(x, 4) for x in (timed.latency_us, timed.gb_per_s, timed.error_pct))
-            rows.add_row(timed.op, timed.gpu, f"{timed.nodes} x {timed.gpus_per_node}", sizes, *numbers, timed.origin)
-        open_console().print(rows)
-    for note in profile.notes:
-        open_console().print(note, soft_wrap=True)
+    document = {"forgotten": name, "default": own_profiles.default()}
+    print_outcome(as_json, document, "own_profile_forgotten", name=name, wraps=True)
 
 
 app.command("profiles")(show_profiles)

@@ -17,18 +17,17 @@ import typer
 from crosszone.cli.options import JsonOption
 from crosszone.cli.output import (
     Progress,
-    build_table,
     check_not_existing,
-    get_language,
-    label,
-    open_console,
+    get_text,
+    localize,
     open_progress_bar,
     print_json,
+    print_line,
     print_notices,
+    print_sections,
     write_file,
 )
 from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError, build_choice_error, find_close_names
-from crosszone.text.figures import format_amount, format_digits
 
 if TYPE_CHECKING:
     from crosszone.calibrate.operator_fit import CorrectionSettings, SampledOperators, SettingsSearch
@@ -40,7 +39,6 @@ Size = Annotated[float | None, typer.Option()]
 # Largest side of an operator, and largest count of parameters or bytes, that one is asked for.
 MOST_SIZE, MOST_COUNT = 1e9, 1e13
 COUNTS = ("params", "bytes")
-LARGE_US = 1e9  # Longer times are shown with a power of ten
 
 
 def fit(
@@ -66,7 +64,6 @@ def fit(
     """
     from crosszone.calibrate.operator_profiles import build_own_profile, format_profile, list_undetermined
     from crosszone.cost import own_profiles
-    from crosszone.errors import InvalidError, Notice
 
     if output is not None:
         check_not_existing(output, force)
@@ -85,7 +82,7 @@ def fit(
         write_file(output, format_profile(profile), force)
     if own_profile_to_save is not None:
         own_profiles.save(own_profile_to_save, replace=force, add=add)
-    notices = [item.as_dict(get_language()) for item in _check_gpu(read, gpu)]
+    undetermined, notices = list_undetermined(profile), localize(_check_gpu(read, gpu))
     if as_json:
         fields = profile.model_dump(mode="json", exclude={"operators": {"__all__": {"correction"}}, "checks": True})
         searches = {key: _build_search_answer(item) for key, item in searched.items()}
@@ -93,7 +90,7 @@ def fit(
             {
                 **fields,
                 "summary": profile.summary(),
-                "kept": list_undetermined(profile),
+                "kept": undetermined,
                 "search": searches,
                 "output": output and str(output),
                 "saved": save,
@@ -101,12 +98,15 @@ def fit(
             }
         )
         return
-    _print_operator_profile(profile, list_undetermined(profile), searched)
+
+    from crosszone.views.calibration import build_operator_profile_section
+
+    print_sections([build_operator_profile_section(profile, undetermined, searched, get_text())])
     print_notices(notices)
     if output is not None:
-        open_console().print(label("operator_profile_written", path=str(output)), soft_wrap=True)
+        print_line("operator_profile_written", path=str(output))
     if save is not None:
-        open_console().print(label("operator_profile_saved", name=save), soft_wrap=True)
+        print_line("operator_profile_saved", name=save)
 
 
 def _fit_profile(
@@ -155,71 +155,6 @@ def _build_search_answer(search: SettingsSearch) -> dict[str, Any]:
     }
 
 
-def _print_operator_profile(profile: OperatorProfile, unfitted: list[str], searched: dict[str, SettingsSearch]) -> None:
-    columns = (
-        ("operator", "left"),
-        ("samples", "right"),
-        ("operator_physical_pct", "right"),
-        ("operator_error_pct", "right"),
-        ("operator_unseen_pct", "right"),
-        ("operator_held_out", "left"),
-        ("operator_settings", "left"),
-    )
-    rows = build_table(label("operator_fits_title", gpu=profile.gpu, samples=format_amount(profile.samples)), columns)
-    for name, fit_ in profile.operators.items():
-        rows.add_row(*_list_fit_cells(name, fit_))
-        for part, part_fit in fit_.parts.items() if len(fit_.parts) > 1 else ():
-            rows.add_row(
-                f"  {part}",
-                format_amount(part_fit.samples),
-                "",
-                f"{part_fit.error_pct:.1f}",
-                f"{part_fit.unseen_pct:.1f}",
-                "",
-                "",
-            )
-    open_console().print(rows)
-    if searched:
-        best = (("operator", "left"), ("operator_best_model", "left"), ("operator_settings", "left"))
-        rows = build_table(label("operator_search_title"), (*best, ("operator_test_pct", "right")))
-        for name, search in searched.items():
-            rows.add_row(name, search.best.regressor, _format_settings(asdict(search.best)), f"{search.test_pct:.1f}")
-        open_console().print(rows)
-    if profile.coefficients:
-        rows = build_table(
-            label("operator_coefficients_title"),
-            (("operator_coefficient", "left"), ("value", "right"), ("operator_log_error", "right")),
-        )
-        for where, values in (("", profile.coefficients), *profile.stack_coefficients.items()):
-            for name, value in values.items():
-                rows.add_row(f"{where} {name}".strip(), f"{value.value:.4g}", f"{value.error:.2g}")
-        open_console().print(rows)
-    for note in profile.notes:
-        open_console().print(note, soft_wrap=True)
-    if profile.left_out:
-        flags = ", ".join(f"{flag} {count}" for flag, count in profile.left_out.items())
-        open_console().print(label("operator_left_out", flags=flags), soft_wrap=True)
-    if unfitted:
-        open_console().print(label("operator_kept", fields=", ".join(unfitted)), soft_wrap=True)
-
-
-def _list_fit_cells(name: str, operator_fit: OperatorFit) -> list[str]:
-    settings = _format_settings(operator_fit.settings) if operator_fit.correction else label("operator_form_alone")
-    return [
-        name,
-        format_amount(operator_fit.samples),
-        f"{operator_fit.physical_unseen_pct:.1f}",
-        f"{operator_fit.error_pct:.1f}",
-        f"{operator_fit.unseen_pct:.1f}",
-        operator_fit.held_out,
-        settings,
-    ]
-
-
-def _format_settings(settings: dict[str, Any]) -> str:
-    return " ".join(f"{key}={value}" for key, value in settings.items())
-
-
 def predict_operator(
     gpu: Annotated[str, typer.Argument(help="GPU with an operator profile, or the file of one.")],
     op: Annotated[str, typer.Argument(help="matmul, attention, rmsnorm ...")],
@@ -250,18 +185,11 @@ def predict_operator(
 
     Example: crosszone calibrate operator h200 matmul --m 8192 --n 4096 --k 4096
     """
-    from crosszone.errors import Notice, UnknownNameError
-
-    given_sizes = {"m": m, "n": n, "k": k, "groups": groups, "batch": batch, "heads": heads, "kv_heads": kv_heads}
-    given_sizes |= {
-        "head_dim": head_dim,
-        "seq": seq,
-        "tokens": tokens,
-        "width": width,
-        "vocab": vocab,
-        "params": params,
-    }
-    given_sizes |= {"layers": layers, "bytes": size_bytes}
+    given_sizes = {
+        "m": m, "n": n, "k": k, "groups": groups, "batch": batch, "heads": heads, "kv_heads": kv_heads,
+        "head_dim": head_dim, "seq": seq, "tokens": tokens, "width": width, "vocab": vocab, "params": params,
+        "layers": layers, "bytes": size_bytes,
+    }  # fmt: skip
     sizes = _check_sizes(given_sizes)
     profile = _read_operator_profile(gpu)
     fits = [
@@ -294,24 +222,11 @@ def predict_operator(
         ]
         print_json({"gpu": profile.gpu, "stack": stack, "sizes": sizes, "times": answer_rows, "notices": notices})
         return
-    sampled = (("operator", "left"), ("operator_time_us", "right"), ("operator_likely_pct", "right"))
-    columns = (*sampled, ("operator_formula_us", "right"), ("operator_formula_pct", "right"))
-    rows = build_table(label("operator_times_title", gpu=profile.gpu), columns)
-    for item, (formula_us, formula_pct) in zip(times, formulas, strict=True):
-        formula = ("-" if formula_us is None else _format_microseconds(formula_us), _format_error(formula_pct))
-        rows.add_row(item.key, _format_microseconds(item.time_us), _format_error(item.error_pct), *formula)
-    open_console().print(rows)
-    if any(formula_us is not None for formula_us, _ in formulas):
-        open_console().print(label("operator_formula_about", stack=stack), soft_wrap=True)
+
+    from crosszone.views.calibration import build_operator_times_section
+
+    print_sections([build_operator_times_section(profile.gpu, times, formulas, stack, get_text())])
     print_notices(notices)
-
-
-def _format_microseconds(time_us: float) -> str:
-    return format_digits(time_us) if time_us < LARGE_US else f"{time_us:.3e}"
-
-
-def _format_error(error_pct: float | None) -> str:
-    return "-" if error_pct is None else f"± {error_pct:.1f}"
 
 
 def _compute_formula_time(
@@ -342,8 +257,6 @@ def _compute_formula_time(
 
 def _check_sizes(sizes: Mapping[str, float | None]) -> dict[str, float]:
     """The sizes that were given; an `InvalidError` names each that none can be."""
-    from crosszone.errors import InvalidError, Notice
-
     mistakes = []
     for name, value in sizes.items():
         limit = MOST_COUNT if name in COUNTS else MOST_SIZE
@@ -376,7 +289,6 @@ def _round_six_digits(value: float) -> float:
 
 def _read_operator_profile(gpu: str) -> OperatorProfile:
     from crosszone.cost.operator_profile import list_sampled_gpus, load_operator_profile, read_operator_profile
-    from crosszone.errors import Notice, UnknownNameError
     from crosszone.inputs.catalogue import catalogue
 
     if gpu.endswith((".yaml", ".yml")) or "/" in gpu:
@@ -392,22 +304,20 @@ def _list_outside(
     profile: OperatorProfile, times: Sequence[OperatorTime], sizes: dict[str, float]
 ) -> list[dict[str, Any]]:
     """Which sizes lie outside of those that were sampled, once for operators that were sampled alike."""
-    from crosszone.errors import Notice
-
     operators_by_limits: dict[str, list[str]] = {}
     for time in times:
         limits = (f"{n} {sizes.get(n, 1.0):g} ({time.ranges[n][0]:g} - {time.ranges[n][1]:g})" for n in time.outside)
         if time.outside:
             operators_by_limits.setdefault(", ".join(limits), []).append(time.key)
-    return [
+    return localize(
         Notice(
             code="operator_outside",
             field=", ".join(keys),
             level="warning",
             params={"gpu": profile.gpu, "value": limits},
-        ).as_dict(get_language())
+        )
         for limits, keys in operators_by_limits.items()
-    ]
+    )
 
 
 # --- samples: read with plain refusals, and enough of them
@@ -513,7 +423,6 @@ def fit_jobs(
     from crosszone.calibrate.components_read import read_components
     from crosszone.cost import own_profiles
     from crosszone.cost.profile import Profiles
-    from crosszone.errors import InvalidError, Notice
 
     if add and save is None:
         raise InvalidError(Notice(code="own_profile_add_unsaved", field="--add"))
@@ -554,18 +463,9 @@ def fit_jobs(
             {"coefficients": values, "rows": rows, "skipped": len(skipped), "scores": fitted.scores, "saved": save}
         )
         return
-    seconds = (("log_measured_s", "right"), ("log_before_s", "right"), ("log_after_s", "right"))
-    table_rows = build_table(label("jobs_title"), (("jobs_job", "left"), *seconds, ("jobs_left_out", "right")))
-    for row in rows:
-        error = left_out_errors.get(row["id"])
-        times = (format_amount(row[key], 4) for key in ("measured_s", "before_s", "after_s"))
-        table_rows.add_row(row["id"], *times, "-" if error is None else f"{error:+.1f} %")
-    open_console().print(table_rows)
-    table_rows = build_table(
-        label("jobs_coefficients"), (("coefficient", "left"), ("value", "right"), ("error_pct", "right"))
-    )
-    for key, item in next(iter(fitted.stacks.values())).items():
-        table_rows.add_row(key, format_amount(item.value, 4), format_amount(100 * item.error, 2))
-    open_console().print(table_rows)
+
+    from crosszone.views.calibration import build_jobs_section
+
+    print_sections([build_jobs_section(rows, fitted, get_text())])
     if save is not None:
-        open_console().print(label("log_saved", name=save), soft_wrap=True)
+        print_line("log_saved", name=save)

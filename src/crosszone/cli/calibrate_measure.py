@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -17,18 +21,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crosszone.cli.options import JsonOption
+from crosszone.cli.options import JsonOption, require_choice
 from crosszone.cli.output import (
-    build_table,
     check_not_existing,
     get_language,
+    get_text,
     label,
-    open_console,
+    localize,
     print_json,
+    print_line,
     print_notices,
+    print_sections,
     write_file,
 )
-from crosszone.errors import InvalidError, MachineError, Notice, build_choice_error
+from crosszone.errors import InvalidError, MachineError, Notice
 from crosszone.text.figures import format_amount
 
 if TYPE_CHECKING:
@@ -152,7 +158,7 @@ def measure_links(
         names = {"names": list(read.clusters)}
         raise InvalidError(Notice(code="links_several_clusters", field="--cluster", params=names))
     fits, few = fit_links(read.rows)
-    together = measure_concurrency(read.rows)
+    concurrency = measure_concurrency(read.rows)
     changed_scenario: ScenarioWithLinks | None = None
     if scenario is not None:
         name = "<stdin>" if scenario == "-" else scenario
@@ -168,19 +174,21 @@ def measure_links(
     if changed_scenario is not None and output is not None:
         write_file(output, changed_scenario.text, force)
     if as_json:
-        document = _build_links_answer(len(read.rows), read.flagged, fits, few, together, changed_scenario, output)
+        document = _build_links_answer(len(read.rows), read.flagged, fits, few, concurrency, changed_scenario, output)
         saved_collectives = None if measured is None else [item.to_plain() for item in measured.collectives]
-        left_out = [] if measured is None else [item.as_dict(get_language()) for item in measured.left_out]
+        left_out = [] if measured is None else localize(measured.left_out)
         print_json({**document, "saved": save, "collectives": saved_collectives, "left_out": left_out})
         return
-    _print_fits(fits, few, together, read.flagged)
+
+    from crosszone.views.calibration import build_link_changes_section, build_link_fits_section
+
+    print_sections([build_link_fits_section(fits, few, concurrency, read.flagged, get_text())])
     if changed_scenario is not None:
-        _print_changes(changed_scenario, output)
+        print_sections([build_link_changes_section(changed_scenario, localize(changed_scenario.notices), get_text())])
+        print_line("links_not_written" if output is None else "written", output=str(output))
     if measured is not None:
-        print_notices([item.as_dict(get_language()) for item in measured.left_out])
-        open_console().print(
-            label("collectives_saved", name=save, count=format_amount(len(measured.collectives))), soft_wrap=True
-        )
+        print_notices(localize(measured.left_out))
+        print_line("collectives_saved", name=save, count=format_amount(len(measured.collectives)))
 
 
 def _check_sampler_options(
@@ -191,9 +199,9 @@ def _check_sampler_options(
 
     from crosszone.calibrate.sampling.collectives import OPS, parse_duration, parse_size
 
-    _require_choice("--backend", backend, BACKENDS)
+    require_choice("--backend", backend, BACKENDS)
     for op in (ops or "").split(",") if ops is not None else ():
-        _require_choice("--ops", op.strip(), OPS)
+        require_choice("--ops", op.strip(), OPS)
     try:
         parse_duration(budget)
         for size in ("4k" if sizes is None else sizes).split(","):
@@ -203,11 +211,6 @@ def _check_sampler_options(
         raise InvalidError(notice) from None
     options = {"--backend": backend, "--zones": zones, "--sizes": sizes, "--ops": ops, "--budget": budget}
     return [text for key, value in options.items() if value is not None for text in (key, value)]
-
-
-def _require_choice(option: str, value: str, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise build_choice_error(option, value, allowed)
 
 
 def _read_sampler() -> str:
@@ -262,7 +265,7 @@ def _print_commands(lines: list[str], script: Path | None, as_json: bool) -> Non
         print_json({"script": None if script is None else str(script), "lines": lines})
         return
     if script is not None:
-        open_console(stderr=bool(lines)).print(label("written", output=str(script)), soft_wrap=True)
+        print_line("written", output=str(script), stderr=bool(lines))
     for line in lines:
         typer.echo(line)
 
@@ -291,23 +294,25 @@ def _run_collectives(python: str, count: int, output: Path, options: list[str], 
 
 
 def _print_collective_run(output: Path, left_out: list[str], as_json: bool) -> None:
-    import csv
-
-    with output.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    flags = sorted({row["flag"] for row in rows if row["flag"]})
-    flagged = {flag: sum(row["flag"] == flag for row in rows) for flag in flags}
+    rows, flags = _read_samples(output)
+    flagged = dict(sorted(flags.items()))
     if as_json:
         about = {key: rows[0][key] if rows else None for key in ("device", "torch", "backend", "dtype")}
         print_json({"written": str(output), **about, "rows": len(rows), "flagged": flagged, "left_out": left_out})
         return
-    terminal = open_console()
-    terminal.print(label("collectives_rows", rows=format_amount(len(rows)), output=str(output)), soft_wrap=True)
+    print_line("collectives_rows", rows=format_amount(len(rows)), output=str(output))
     for flag, count in flagged.items():
-        terminal.print(label("links_flagged", flag=flag, rows=format_amount(count)), soft_wrap=True)
+        print_line("links_flagged", flag=flag, rows=format_amount(count))
     for line in left_out:
-        terminal.print(label("collectives_left_out", reason=line), soft_wrap=True)
-    terminal.print(label("collectives_next", output=shlex.quote(str(output))), soft_wrap=True)
+        print_line("collectives_left_out", reason=line)
+    print_line("collectives_next", output=shlex.quote(str(output)))
+
+
+def _read_samples(path: Path) -> tuple[list[dict[str, str]], Counter[str]]:
+    """Rows that a sampler wrote, and how many of them bear each flag."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return rows, Counter(row["flag"] for row in rows if row["flag"])
 
 
 def _build_links_answer(
@@ -315,7 +320,7 @@ def _build_links_answer(
     flagged: Any,
     fits: Sequence[LinkFit],
     few: Sequence[Topology],
-    together: Sequence[Concurrency],
+    concurrency: Sequence[Concurrency],
     changed_scenario: ScenarioWithLinks | None,
     output: Path | None,
 ) -> dict[str, Any]:
@@ -326,71 +331,10 @@ def _build_links_answer(
         "flagged": dict(flagged),
         "fits": [fit.as_dict() for fit in fits],
         "too_few_sizes": [asdict(item) for item in few],
-        "concurrency": [item.as_dict() for item in together],
+        "concurrency": [item.as_dict() for item in concurrency],
         "scenario": None if changed_scenario is None else changed_scenario.as_dict(get_language()),
         "written": None if output is None else str(output),
     }
-
-
-def _print_fits(
-    fits: Sequence[LinkFit], few: Sequence[Topology], together: Sequence[Concurrency], flagged: Any
-) -> None:
-    terminal = open_console()
-    columns: tuple[tuple[str, str], ...] = (
-        *(("op", "left"), ("links_where", "left"), ("links_layout", "left"), ("links_groups", "right")),
-        *(("rows", "right"), ("links_sizes", "right"), ("links_latency", "right"), ("links_rate", "right")),
-        *(("links_error", "right"), ("links_random", "right"), ("links_unseen", "right")),
-    )
-    rows = build_table(label("links_fits"), columns, caption=label("links_fits_note"))
-    for fit in fits:
-        latency = f"{fit.latency_s * 1e6:.4g}" if fit.latency_known else label("links_unknown")
-        rate = f"{fit.bytes_per_s / 1e9:.4g}" if fit.rate_known and fit.bytes_per_s else label("links_unknown")
-        sizes = f"{_format_bytes(fit.low_bytes)} - {_format_bytes(fit.high_bytes)}"
-        errors = (_format_pct(fit.error_pct), _format_pct(fit.random_pct), _format_pct(fit.unseen_pct))
-        rows.add_row(*_format_layout(fit.where), format_amount(fit.rows), sizes, latency, rate, *errors)
-    terminal.print(rows)
-    if together:
-        columns = (*columns[:4], ("links_sizes_count", "right"), ("links_factor", "right"), ("links_range", "right"))
-        rows = build_table(label("links_together"), columns)
-        for factor in together:
-            band = f"{factor.low:.2f} - {factor.high:.2f}"
-            rows.add_row(*_format_layout(factor.where), format_amount(factor.sizes), f"{factor.factor:.2f}", band)
-        terminal.print(rows)
-    for flag, count in flagged.items():
-        terminal.print(label("links_flagged", flag=flag, rows=format_amount(count)), soft_wrap=True)
-    if few:
-        terminal.print(label("links_few", count=format_amount(len(few))), soft_wrap=True)
-
-
-def _format_layout(where: Topology) -> tuple[str, str, str, str]:
-    name = " ".join(part for part in (where.cluster, where.scope, where.zone, where.size_class) if part)
-    return where.op, name, f"{where.nodes} x {where.gpus_per_node}", format_amount(where.groups)
-
-
-def _print_changes(changed_scenario: ScenarioWithLinks, output: Path | None) -> None:
-    columns = (("links_field", "left"), ("links_before", "right"), ("links_after", "right"), ("links_unit", "left"))
-    rows = build_table(label("links_changes"), (*columns, ("op", "left")))
-    for change in changed_scenario.changes:
-        before = "-" if change.before is None else format_amount(change.before)
-        rows.add_row(change.field, before, format_amount(change.after), change.unit, change.from_op)
-    open_console().print(rows)
-    print_notices([notice.as_dict(get_language()) for notice in changed_scenario.notices])
-    if output is not None:
-        open_console().print(label("written", output=str(output)), soft_wrap=True)
-    else:
-        open_console().print(label("links_not_written"), soft_wrap=True)
-
-
-def _format_pct(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f} %"
-
-
-def _format_bytes(value: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.4g} {unit}"
-        value /= 1024
-    return f"{value:.4g} GiB"
 
 
 # --- kernels
@@ -470,8 +414,7 @@ def _check_kernel_options(gpu: str, budget: str, parts: int, part: int, dtypes: 
         raise _build_refusal("kernels_part", "--part", part, parts=parts)
     for field, listed, allowed in (("--dtypes", dtypes, DTYPES), ("--ops", ops, list_operators())):
         for word in listed.split(",") if listed else ():
-            if word not in allowed:
-                raise build_choice_error(field, word, allowed)
+            require_choice(field, word, allowed)
     if gpu not in ("auto", "cpu") and not gpu.isdecimal():
         raise _build_refusal("kernels_gpu", "--gpu", gpu)
     device = f"cuda:{gpu}" if gpu.isdecimal() else gpu
@@ -480,8 +423,6 @@ def _check_kernel_options(gpu: str, budget: str, parts: int, part: int, dtypes: 
 
 
 def _build_refusal(code: str, field: str, value: Any, **params: Any) -> Exception:
-    from crosszone.errors import InvalidError, Notice
-
     return InvalidError(Notice(code=code, field=field, value=value, params=params))
 
 
@@ -492,7 +433,7 @@ def _write_kernel_script(script: Path, force: bool, as_json: bool) -> None:
     if as_json:
         print_json({"script": str(script)})
     else:
-        open_console(stderr=True).print(label("kernels_copy", file=script), soft_wrap=True)
+        print_line("kernels_copy", file=script, stderr=True)
 
 
 def _print_slurm(
@@ -519,11 +460,7 @@ def _print_slurm(
 
 def _run_kernels(output: Path, options: Sequence[str], python: str | None) -> None:
     """Start the sampler; its progress goes to standard error as it is."""
-    import subprocess
-    import tempfile
-
     from crosszone.calibrate.sampling.kernel_script import build_kernel_script
-    from crosszone.errors import MachineError, Notice
 
     chosen = _find_python(python)
     with tempfile.TemporaryDirectory(prefix="crosszone-") as folder:
@@ -537,11 +474,6 @@ def _run_kernels(output: Path, options: Sequence[str], python: str | None) -> No
 
 def _find_python(requested: str | None) -> str:
     """A Python that has torch: the one given, else this one, else one found."""
-    import os
-    import shutil
-
-    from crosszone.errors import MachineError, Notice
-
     if requested is not None:
         if _has_torch(requested):
             return requested
@@ -560,8 +492,6 @@ def _find_python(requested: str | None) -> str:
 
 
 def _has_torch(python: str) -> bool:
-    import subprocess
-
     # `import torch` would take seconds for each Python that is tried
     ask = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
     try:
@@ -572,15 +502,10 @@ def _has_torch(python: str) -> bool:
 
 def _print_kernel_rows(output: Path, as_json: bool) -> None:
     """How many rows the file now has, and how many of them are flagged."""
-    import csv
-    from collections import Counter
-
-    with output.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    flags = Counter(row["flag"] for row in rows if row["flag"])
+    rows, flags = _read_samples(output)
     if as_json:
         ops = Counter(row["op"] for row in rows)
         print_json({"file": str(output), "rows": len(rows), "flags": dict(flags), "ops": dict(ops)})
     else:
-        counts = {"file": output, "rows": len(rows), "failed": flags["failed"], "noisy": flags["noisy"]}
-        open_console().print(label("kernels_done", **counts, above=flags["above_roof"]), soft_wrap=True)
+        failed, noisy, above = (flags[flag] for flag in ("failed", "noisy", "above_roof"))
+        print_line("kernels_done", file=output, rows=len(rows), failed=failed, noisy=noisy, above=above)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,27 +9,22 @@ import typer
 
 from crosszone.cli.options import JsonOption, StoreOption, open_database
 from crosszone.cli.output import (
-    build_table,
     check_not_existing,
     get_language,
-    label,
-    open_console,
+    get_text,
+    localize,
     open_progress_bar,
     print_json,
+    print_line,
     print_notices,
+    print_sections,
     write_file,
 )
 from crosszone.errors import InvalidError, Notice, build_choice_error
-from crosszone.text.figures import format_amount
 
 if TYPE_CHECKING:
     from crosszone.calibrate.imported import ImportedRun
-    from crosszone.calibrate.single_run import SingleRunCalibration
     from crosszone.predict.predictor import Predictor
-
-
-PIPELINE_PHASES = ("warm_up", "steady", "cool_down", "tail")
-MOST_ITERATIONS = 20  # Iterations shown in the terminal; --json has all
 
 
 def trace(
@@ -100,11 +94,15 @@ def trace(
     if as_json:
         print_json(_build_trace_answer(run, iteration, difference, saved))
         return
-    _print_run(run, iteration, difference)
+
+    from crosszone.views.calibration import build_run_section
+
+    print_sections([build_run_section(run, iteration, difference, get_text())])
+    print_notices(localize(run.notices), stderr=True)
     if saved is not None:
-        open_console().print(label("trace_saved", name=save, id=saved), soft_wrap=True)
+        print_line("trace_saved", name=save, id=saved)
     if output is not None:
-        open_console().print(label("written", output=output), soft_wrap=True)
+        print_line("written", output=output)
 
 
 def _build_predictor(scenario: str) -> Predictor:
@@ -119,22 +117,12 @@ def _compare_with_prediction(
 ) -> tuple[dict[str, Any], list[Notice]]:
     """The predicted step beside the measured one, phase by phase and kind by kind [S15], and where the runs differ."""
     from crosszone.calibrate.imported import check_same_run, compare_with_prediction
+    from crosszone.views.calibration import has_pipeline
 
     measured, _ = run.read_timelines().timeline(run.get_step(iteration).step)
     predicted = predictor.timeline(get_language())
-    compared = compare_with_prediction(predicted, measured, pipeline=predictor.strategy.pp > 1 and _has_pipeline(run))
+    compared = compare_with_prediction(predicted, measured, pipeline=predictor.strategy.pp > 1 and has_pipeline(run))
     return compared, check_same_run(run, predictor, measured, predicted)
-
-
-def _has_pipeline(run: ImportedRun) -> bool:
-    """The run has a pipeline: it says so, its phases are of one, or it has several stages."""
-    stages = run.meta.get("pp") or run.meta.get("pipeline_group")
-    if isinstance(stages, int):
-        return stages > 1
-    if not set(run.steps[0].phases_s) <= set(PIPELINE_PHASES):
-        return bool({"warm_up", "pipeline"} & set(run.steps[0].phases_s))
-    lanes = (run.timeline or {}).get("lanes", ())
-    return len([lane for lane in lanes if lane.get("group") == "stages"]) > 1
 
 
 def _save_run(
@@ -159,100 +147,13 @@ def _build_trace_answer(
     run: ImportedRun, iteration: str, difference: dict[str, Any] | None, saved: str | None
 ) -> dict[str, Any]:
     plain = run.model_dump(mode="json", exclude={"timeline", "notices"})
-    notices = [notice.as_dict(get_language()) for notice in run.notices]
     chosen = {"iteration": run.get_step(iteration).model_dump(mode="json"), "difference": difference, "saved": saved}
-    return {**plain, **chosen, "notices": notices}
-
-
-def _print_run(run: ImportedRun, iteration: str, difference: dict[str, Any] | None) -> None:
-    terminal = open_console()
-    terminal.print(label("trace_title", name=run.name, count=run.statistics.count), soft_wrap=True)
-    device = run.meta.get("device")
-    if device:
-        terminal.print(label("trace_device", device=device), soft_wrap=True)
-    rows = build_table(label("trace_iterations"), [("trace_iteration", "right"), ("trace_seconds", "right")])
-    for step in run.steps[:MOST_ITERATIONS]:
-        rows.add_row(str(step.step), _format_seconds(step.seconds))
-    terminal.print(rows)
-    if len(run.steps) > MOST_ITERATIONS:
-        terminal.print(label("trace_more", count=len(run.steps) - MOST_ITERATIONS), soft_wrap=True)
-    statistics = run.statistics
-    steady = build_table(
-        label("trace_steady"), [(f"trace_{key}", "right") for key in ("min", "max", "mean", "std", "to_min")]
-    )
-    steady.add_row(
-        _format_seconds(statistics.min_s),
-        _format_seconds(statistics.max_s),
-        _format_seconds(statistics.mean_s),
-        _format_seconds(statistics.std_s),
-        f"{statistics.mean_to_min_pct:.2f} %",
-    )
-    terminal.print(steady)
-    terminal.print(label("trace_best", step=statistics.best_step), soft_wrap=True)
-    if _has_pipeline(run) or not set(run.get_step(iteration).phases_s) <= set(PIPELINE_PHASES):
-        _print_phases(run, iteration)
-    if run.timeline is not None and set(run.get_step(iteration).phases_s) <= set(PIPELINE_PHASES):
-        _print_kinds(run, iteration)
-    if difference is not None:
-        _print_difference(difference)
-    print_notices((notice.as_dict(get_language()) for notice in run.notices), stderr=True)
-
-
-def _print_phases(run: ImportedRun, iteration: str) -> None:
-    step = run.get_step(iteration)
-    messages = run.meta.get("messages_s") or {}
-    columns = [("trace_phase", "left"), ("trace_seconds", "right"), ("share", "right")]
-    if messages:
-        columns.append(("trace_with_overlap", "right"))
-    rows = build_table(label("trace_phases", step=step.step), columns)
-    for phase, seconds in step.phases_s.items():
-        cells = [label(f"trace_phase_{phase}"), _format_seconds(seconds), f"{100 * seconds / step.seconds:.1f} %"]
-        if messages:
-            cells.append(_format_seconds(messages[phase]) if phase in messages else "")
-        rows.add_row(*cells)
-    for phase, seconds in messages.items():
-        if phase not in step.phases_s and seconds:
-            rows.add_row(label(f"trace_phase_{phase}"), _format_seconds(0.0), "0.0 %", _format_seconds(seconds))
-    open_console().print(rows)
-
-
-def _print_kinds(run: ImportedRun, iteration: str) -> None:
-    """What the average stage does, by kind, for formats whose phases are those of a pipeline."""
-    from crosszone.schedule.timeline import list_lane_totals
-
-    timeline, _ = run.read_timelines().timeline(run.get_step(iteration).step)
-    rows = build_table(label("trace_kinds"), [("trace_part", "left"), ("trace_seconds", "right"), ("share", "right")])
-    for row in list_lane_totals(timeline):
-        rows.add_row(label(f"trace_kind_{row['kind']}"), _format_seconds(row["seconds"]), f"{100 * row['share']:.1f} %")
-    open_console().print(rows)
-
-
-def _print_difference(difference: dict[str, Any]) -> None:
-    columns = [("trace_part", "left"), ("kind_predicted", "right"), ("kind_measured", "right"), ("trace_off", "right")]
-    rows = build_table(label("trace_beside"), columns)
-    parts = [("trace_part_step", difference["step"])]
-    parts += [(f"trace_phase_{row['part']}", row) for row in difference["phases"]]
-    parts += [(f"trace_kind_{row['part']}", row) for row in difference["kinds"]]
-    for key, row in parts:
-        off = row["difference_pct"]
-        cells = (
-            _format_seconds(row["predicted_s"]),
-            _format_seconds(row["measured_s"]),
-            "-" if off is None else f"{off:+.1f} %",
-        )
-        rows.add_row(label(key), *cells)
-    open_console().print(rows)
-
-
-def _format_seconds(seconds: float) -> str:
-    return f"{seconds:,.3f} s" if seconds >= 10 else f"{seconds * 1e3:,.3f} ms"
+    return {**plain, **chosen, "notices": localize(run.notices)}
 
 
 # --- log
 
 IN_TABLES = ("log_moved", "log_next_run")  # What the tables say already
-Columns = Sequence[tuple[str, str]]
-MOST_NEXT_RUNS = 5  # Next runs shown in the terminal; --json has all
 
 
 def log(
@@ -275,7 +176,6 @@ def log(
     """
     from crosszone.calibrate.single_run import calibrate_single_run
     from crosszone.cost import own_profiles
-    from crosszone.errors import InvalidError, Notice
     from crosszone.inputs.scenario import load_scenario
 
     if use and save is None:
@@ -292,47 +192,10 @@ def log(
     if as_json:
         print_json({**calibration.as_dict(get_language()), "saved": save, "used": use})
         return
-    _print_single_run(calibration)
+
+    from crosszone.views.calibration import build_single_run_section
+
+    print_sections([build_single_run_section(calibration, get_text())])
+    print_notices(localize(notice for notice in calibration.notices if notice.code not in IN_TABLES))
     if save is not None:
-        open_console().print(label("log_saved", name=save), soft_wrap=True)
-
-
-def _print_single_run(calibration: SingleRunCalibration) -> None:
-    columns: Columns = (
-        ("part", "left"),
-        ("log_before_s", "right"),
-        ("log_measured_s", "right"),
-        ("log_after_s", "right"),
-    )
-    rows = build_table(label("log_title", format=calibration.format), columns)
-    for part, measured in calibration.measured_s.items():
-        cells = (calibration.before_s[part], measured, calibration.after_s[part])
-        rows.add_row(label(f"log_part_{part}"), *(format_amount(item, 4) for item in cells))
-    open_console().print(rows)
-    if calibration.moved:
-        columns = (
-            ("log_coefficient", "left"),
-            ("log_kept_with", "left"),
-            ("log_from", "right"),
-            ("log_to", "right"),
-            ("log_error_before_pct", "right"),
-            ("log_error_after_pct", "right"),
-        )
-        rows = build_table(label("log_moved_title"), columns)
-        for item in calibration.moved:
-            numbers = (item.before, item.after, item.error_before_pct, item.error_after_pct)
-            name = item.field + (label("log_limit_mark") if item.at_limit else "")
-            rows.add_row(name, item.kept_with, *(format_amount(n, 3) for n in numbers))
-        open_console().print(rows)
-    if calibration.next_runs:
-        columns = (
-            ("log_run", "left"),
-            ("log_step_s", "right"),
-            ("log_pair_before_pct", "right"),
-            ("log_pair_after_pct", "right"),
-        )
-        rows = build_table(label("log_next_title"), columns)
-        for run in calibration.next_runs[:MOST_NEXT_RUNS]:
-            rows.add_row(run.name, *(format_amount(n, 3) for n in (run.step_s, run.sd_before_pct, run.sd_after_pct)))
-        open_console().print(rows)
-    print_notices([notice.as_dict(get_language()) for notice in calibration.notices if notice.code not in IN_TABLES])
+        print_line("log_saved", name=save)

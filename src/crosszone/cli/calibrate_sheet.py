@@ -8,25 +8,24 @@ crosszone calibrate sheet export ID -o result.xlsx
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from crosszone.cli.options import JsonOption, StoreOption, open_database
 from crosszone.cli.output import (
-    build_table,
     check_not_existing,
     get_language,
-    label,
-    open_console,
+    get_text,
+    localize,
     print_json,
+    print_line,
     print_notices,
+    print_outcome,
+    print_sections,
     write_bytes,
 )
 from crosszone.errors import FileError, Notice
-
-if TYPE_CHECKING:
-    from crosszone.calibrate.imported import ImportedRun
 
 OutputOption = Annotated[str, typer.Option("-o", "--output", metavar="BOOK.xlsx", help="Where to write it.")]
 BOOK, RESULT = "crosszone-sheet.xlsx", "crosszone-result.xlsx"
@@ -60,10 +59,8 @@ def write_sheet(
     loaded = read_example() if scenario is None else read_scenario(scenario)
     data = build_workbook(loaded, get_language())
     write_bytes(Path(output), data, force)
-    if as_json:
-        print_json({"output": output, "bytes": len(data), "scenario": loaded.scenario.name})
-    else:
-        open_console().print(label("sheet_written", output=output), soft_wrap=True)
+    document = {"output": output, "bytes": len(data), "scenario": loaded.scenario.name}
+    print_outcome(as_json, document, "sheet_written", output=output)
 
 
 @app.command("read")
@@ -85,11 +82,16 @@ def read(
         with open_database(store) as database:
             saved = database.results.add(**run.to_result(name=save)).id
     if as_json:
-        print_json(_build_book_answer(run, saved))
+        plain = run.model_dump(mode="json", exclude={"notices"})
+        print_json({**plain, "saved": saved, "notices": localize(run.notices)})
         return
-    _print_book(run)
+
+    from crosszone.views.calibration import build_book_section
+
+    print_sections([build_book_section(run, get_text())])
+    print_notices(localize(run.notices))
     if saved is not None:
-        open_console().print(label("sheet_saved", name=save, id=saved), soft_wrap=True)
+        print_line("sheet_saved", name=save, id=saved)
 
 
 @app.command("export")
@@ -114,11 +116,8 @@ def export(
     if as_json:
         print_json({"output": output, "bytes": len(data), "formulas": formulas})
         return
-    open_console().print(label("sheet_written", output=output), soft_wrap=True)
-    open_console().print(label("sheet_keeps" if formulas else "sheet_values"), soft_wrap=True)
-
-
-LEAST_S = 1e-12  # Shorter phases are rounding
+    print_line("sheet_written", output=output)
+    print_line("sheet_keeps" if formulas else "sheet_values")
 
 
 def _read_book(path: Path) -> bytes:
@@ -134,18 +133,3 @@ def _read_book(path: Path) -> bytes:
     except OSError as error:
         params = {"reason": error.strerror or str(error)}
         raise FileError(Notice(code="file_unreadable", value=str(path), params=params, file=str(path))) from None
-
-
-def _build_book_answer(run: ImportedRun, saved: str | None) -> dict[str, Any]:
-    plain = run.model_dump(mode="json", exclude={"notices"})
-    return {**plain, "saved": saved, "notices": [notice.as_dict(get_language()) for notice in run.notices]}
-
-
-def _print_book(run: ImportedRun) -> None:
-    open_console().print(label("sheet_read", name=run.name, step=f"{run.figures['step_time_s']:.6g}"), soft_wrap=True)
-    rows = build_table(label("sheet_phases"), [("sheet_phase", "left"), ("sheet_seconds", "right")])
-    for phase, seconds in (run.steps[0].phases_s or run.phases_s).items():
-        if seconds > LEAST_S:
-            rows.add_row(label(f"trace_phase_{phase}"), f"{seconds:.6g}")
-    open_console().print(rows)
-    print_notices([notice.as_dict(get_language()) for notice in run.notices])

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from crosszone.cli.options import JsonOption
-from crosszone.cli.output import build_table, get_language, label, open_console, open_progress_bar, print_json
+from crosszone.cli.output import get_language, get_text, open_progress_bar, print_json, print_sections
 from crosszone.errors import InvalidError, Notice
-
-if TYPE_CHECKING:
-    from crosszone.deploy.bundle import Bundle
-
-MOST_NODES = 8  # Nodes whose commands are printed; the others stand in the files
 
 
 def deploy(
@@ -67,30 +62,6 @@ def deploy(
     if as_json:
         print_json(bundle.model_dump(mode="json"))
     else:
-        _print_bundle(bundle, output)
+        from crosszone.views.bundle import build_bundle_section
 
-
-def _print_bundle(bundle: Bundle, output: str | None) -> None:
-    """The commands of the first nodes, and where the files are."""
-    from rich.markup import escape
-
-    from crosszone.deploy.deploy import name_framework
-
-    terminal = open_console()
-    head = label(
-        "deploy_head", framework=name_framework(bundle.framework), launcher=bundle.launcher, ranks=bundle.world_size
-    )
-    columns = ("deploy_node", "deploy_zone", "deploy_address", "deploy_ranks", "deploy_command")
-    table = build_table(head, [(key, "left") for key in columns])
-    for node in bundle.nodes[:MOST_NODES]:
-        ranks, commands = ", ".join(node.ranks), "\n".join(node.commands)
-        table.add_row(*map(escape, (node.script, node.zone, node.address or "-", ranks, commands)))
-    terminal.print(table)
-    if len(bundle.nodes) > MOST_NODES:
-        terminal.print(label("deploy_more", more=len(bundle.nodes) - MOST_NODES))
-    for line in bundle.how:
-        terminal.print(f"  {line}", soft_wrap=True, highlight=False, markup=False)
-    if output is not None:
-        terminal.print(label("deploy_written", output=output, files=len(bundle.files)), soft_wrap=True)
-    else:
-        terminal.print(label("deploy_dry", files=len(bundle.files)), soft_wrap=True)
+        print_sections([build_bundle_section(bundle, output, get_text())])

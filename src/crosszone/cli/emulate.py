@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from crosszone.cli.options import JsonOption
-from crosszone.cli.output import (
-    build_table,
-    get_language,
-    label,
-    open_console,
-    open_progress_bar,
-    print_json,
-    print_notices,
-)
-from crosszone.text.figures import format_amount, format_digits
-
-if TYPE_CHECKING:
-    from crosszone.run.emulate.emulation import EmulationResult
+from crosszone.cli.output import get_language, get_text, open_progress_bar, print_json, print_sections
 
 
 def emulate(
@@ -63,48 +51,6 @@ def emulate(
     if as_json:
         print_json(run.model_dump(mode="json"))
     else:
-        _print_run(run)
+        from crosszone.views.bundle import build_emulation_section
 
-
-def _print_run(run: EmulationResult) -> None:
-    """The table of parts, the links, what came out, and everything that is not as in the scenario."""
-    terminal = open_console()
-    counts = {"framework": run.framework, "nodes": len(run.nodes), "steps": run.counted}
-    columns = (("emulate_part", "left"), ("emulate_predicted", "right"), ("emulate_range", "right"))
-    parts = build_table(
-        label("emulate_head", **counts), [*columns, ("emulate_measured", "right"), ("emulate_ratio", "right")]
-    )
-    for part in (*run.parts, run.step):
-        ratio = "-" if part.ratio is None else f"{part.ratio:.2f}"
-        measured = "-" if part.measured_s is None else _format_ms(part.measured_s)
-        band = f"{_format_ms(part.low_s)} - {_format_ms(part.high_s)}"
-        parts.add_row(label(f"twin_part_{part.name}"), _format_ms(part.predicted_s), band, measured, ratio)
-    terminal.print(parts)
-    keys = ("emulate_link", "emulate_rate", "emulate_rtt", "emulate_sent_predicted", "emulate_sent")
-    links = build_table(label("emulate_links"), [(key, "left" if key == "emulate_link" else "right") for key in keys])
-    for link in run.links:
-        sent = "-" if link.bytes_per_step is None else _format_mb(link.bytes_per_step)
-        rates = (
-            f"{format_digits(link.gbps * 1e3)}",
-            f"{format_digits(link.rtt_ms)}",
-            _format_mb(link.predicted_bytes_per_step),
-            sent,
-        )
-        links.add_row(f"{link.sender} > {link.receiver}", *rates)
-    if run.links:
-        terminal.print(links)
-    if run.tokens_per_s is not None:
-        terminal.print(label("emulate_rate_line", tokens=format_amount(run.tokens_per_s)))
-    if run.first_loss is not None and run.last_loss is not None:
-        terminal.print(label("emulate_loss_line", first=f"{run.first_loss:.3f}", last=f"{run.last_loss:.3f}"))
-    if run.kept is not None:
-        terminal.print(label("emulate_kept", folder=run.kept), soft_wrap=True)
-    print_notices(run.notices)
-
-
-def _format_ms(seconds: float) -> str:
-    return format_digits(seconds * 1e3)
-
-
-def _format_mb(size: float) -> str:
-    return format_digits(size / 1e6)
+        print_sections([build_emulation_section(run, get_text())])

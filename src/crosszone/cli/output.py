@@ -87,9 +87,9 @@ def print_blocks(*blocks: Block) -> None:
     print_sections([Section(blocks=blocks)])
 
 
-def print_line(key: str, /, *, stderr: bool = False, style: str = "", **params: Any) -> None:
-    """A sentence, on one line however long it is."""
-    open_console(stderr=stderr).print(label(key, **params), style=style, soft_wrap=True)
+def print_line(key: str, /, *, stderr: bool = False, style: str = "", wraps: bool = False, **params: Any) -> None:
+    """A sentence; where it `wraps`, a narrow terminal breaks it between words."""
+    open_console(stderr=stderr).print(label(key, **params), style=style, soft_wrap=not wraps)
 
 
 def print_outcome(as_json: bool, document: Any, key: str, /, **params: Any) -> None:
@@ -188,11 +188,3 @@ def write_bytes(path: Path, content: bytes, force: bool) -> None:
     except OSError as error:
         params = {"reason": error.strerror or str(error)}
         raise InputError(Notice(code="output_unwritable", value=str(path), params=params)) from None
-
-
-def build_table(title: str, columns: Iterable[tuple[str, str]], *, caption: str | None = None) -> Any:
-    """An empty table; a column is a label key and its alignment."""
-    from crosszone.views.terminal import draw_table
-
-    keys = " ".join(f">{key}" if align == "right" else key for key, align in columns)
-    return draw_table(get_text().build_titled_table(keys, [], title, caption=caption or ""))
