@@ -41,7 +41,7 @@ def build_runs_sections(accuracy: Accuracy, text: AnswerText) -> list[Section]:
             pairs=ranking.pairs,
             right=format_amount(ranking.pairs_right_pct, 3),
         )
-        sections.append(Section(title="", blocks=(Paragraph(text=line),)))
+        sections.append(Section(blocks=(Paragraph(text=line),)))
     sections += _build_section("assumed_title", "source >rows assumed", accuracy.assumed, text, MOST_ASSUMED)
     return sections + _build_section("skipped_title", "source >rows reason", accuracy.skipped, text, MOST_ROWS)
 
@@ -68,7 +68,7 @@ def build_folder_sections(report: Mapping[str, Any], text: AnswerText, width: in
     ]
     if report["missing"]:
         missing = text.label("accuracy_missing", files=", ".join(report["missing"]))
-        sections.append(Section(title="", blocks=(Paragraph(text=missing),)))
+        sections.append(Section(blocks=(Paragraph(text=missing),)))
     return sections
 
 
@@ -112,8 +112,8 @@ def build_published_sections(
     """Results across zones that others published, beside their predictions."""
     sections = _build_published_section(families, text)
     if cells["cells"]:
-        line = Paragraph(text=text.label("published_cells", **cells))
-        sections.append(Section(title="", blocks=(line,)))
+        line = text.build_line("published_cells", **cells)
+        sections.append(Section(blocks=(line,)))
     sections += _build_sites_sections(sites, text) if sites is not None else []
     columns = "family published_case >published_figure >published_prediction >published_difference_pct"
     lines = [
@@ -270,7 +270,7 @@ def _build_sites_sections(sites: TwoSites, text: AnswerText) -> list[Section]:
     ]
     columns = ">gbps >published_efficiency_pct"
     return [
-        Section(title="", blocks=blocks),
+        Section(blocks=blocks),
         *_build_section("published_two_sites_title", columns, lines, text, MOST_ROWS),
     ]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from crosszone.text.figures import format_amount, format_digits, format_percent, format_signed
 from crosszone.views.answer_text import AnswerText
 from crosszone.views.communication import build_suggestion_sections, list_communication_blocks
-from crosszone.views.document import Block, Fact, Facts, Remark, Remarks, Section
+from crosszone.views.document import Block, Facts, Remark, Remarks, Section
 from crosszone.views.prediction import build_head_section, list_answer_facts
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def build_analysis_sections(
     sections = [build_head_section(prediction, text, list_answer_facts(prediction, text)[:HEAD_FACTS])]
     if analysis.traffic is not None:
         blocks = list_communication_blocks(analysis.traffic, text, formulas=formulas)
-        sections.append(Section(title="", blocks=blocks))
+        sections.append(Section(blocks=blocks))
     if analysis.suggestions is not None:
         sections += build_suggestion_sections(analysis.suggestions, text, width)
     sections += [build_bill_section(analysis.bill, text)] if analysis.bill is not None else []
@@ -43,7 +43,7 @@ def build_analysis_sections(
         for notice in prediction.warnings
         if notice["level"] != "note" and notice["message"] not in shown_messages
     ]
-    return [*sections, Section(title="", blocks=(text.list_remarks(warnings),))]
+    return [*sections, Section(blocks=(text.list_remarks(warnings),))]
 
 
 def build_bill_section(bill: Bill, text: AnswerText) -> Section:
@@ -53,11 +53,11 @@ def build_bill_section(bill: Bill, text: AnswerText) -> Section:
     amounts += [("bill_tokens", bill.usd_per_million_tokens), ("bill_run", run_usd)]
     totals = [text.label(key, usd=format_digits(usd)) for key, usd in amounts if usd is not None]
     total = text.join(totals) or text.label("cost_unknown")
-    facts = [Fact(heading=text.label("bill_total"), text=total, mark="strong")]
+    facts = [text.build_fact("bill_total", total, mark="strong")]
     energy = [text.label("unit_kwh", value=format_digits(bill.kwh.expected))] if bill.kwh else []
     energy += [text.label("energy_co2", co2=format_digits(bill.co2_kg.expected / 1000, 3))] if bill.co2_kg else []
     if energy:
-        facts.append(Fact(heading=text.label("answer_energy"), text=text.join(energy)))
+        facts.append(text.build_fact("answer_energy", text.join(energy)))
     columns = "zone gpu >gpus >bill_price >bill_per_hour >bill_usd >bill_kwh >bill_co2"
     energy_by_zone = {zone.zone: zone for zone in bill.energy}
     rows = []
@@ -101,7 +101,7 @@ def build_rating_section(rating: Rating, text: AnswerText) -> Section:
         for doubt in rating.doubts
     ]
     if rating.largest is not None:
-        blocks.append(Facts(facts=(Fact(heading=text.label("rating_doubts"), text=text.join(doubts)),)))
+        blocks.append(Facts(facts=(text.build_fact("rating_doubts", text.join(doubts)),)))
     if rating.links:
         columns = "traffic_link >rating_flows >rating_flow >rating_all_flows >analyse_rate >rating_carries rating_limit"
         rows = []
@@ -120,8 +120,8 @@ def build_drill_section(drill: Drill, text: AnswerText) -> Section:
     share = text.label("drill_share", share=format_percent(drill.share), mtbf=format_digits(goodput.mtbf_hours, 3))
     interval_s, write_s = format_digits(goodput.interval_s), format_digits(goodput.checkpoint_s, 3)
     facts = (
-        Fact(heading=text.label("drill_goodput"), text=share, mark="strong"),
-        Fact(heading=text.label("drill_interval"), text=text.label("drill_every", s=interval_s, write=write_s)),
+        text.build_fact("drill_goodput", share, mark="strong"),
+        text.build_fact("drill_interval", text.label("drill_every", s=interval_s, write=write_s)),
     )
     columns = "drill_lost >drill_left >what_if_step >drill_back >drill_day drill_plan"
     rows = []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from crosszone.errors import format_place
 from crosszone.text import label
 from crosszone.text.figures import format_amount, format_digits, format_percent
-from crosszone.views.document import Align, Cell, Remark, Remarks, Table
+from crosszone.views.document import Align, Cell, Fact, Mark, Paragraph, Remark, Remarks, Table
 
 if TYPE_CHECKING:
     from crosszone.cost.operator_checks import OperatorError
@@ -37,6 +37,16 @@ class AnswerText:
     def join(self, words: Iterable[str]) -> str:
         """Words with commas between them."""
         return self.label("comma").join(words)
+
+    def build_fact(self, key: str, line: str, *, mark: Mark = "") -> Fact:
+        """A line of text under the heading of a label."""
+        return Fact(heading=self.label(key), text=line, mark=mark)
+
+    def build_line(
+        self, key: str, *, mark: Mark = "", indent: int = 0, wraps: bool = False, **params: Any
+    ) -> Paragraph:
+        """A label as a line of its own."""
+        return Paragraph(text=self.label(key, **params), mark=mark, indent=indent, wraps=wraps)
 
     def build_headings(self, columns: str) -> tuple[tuple[str, Align], ...]:
         """Headings with their alignment; `columns` are label keys with blanks between, `>` before one aligned right."""

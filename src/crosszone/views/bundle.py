@@ -30,7 +30,7 @@ def build_bundle_section(bundle: Bundle, output: str | None, text: AnswerText) -
     columns = "deploy_node deploy_zone deploy_address deploy_ranks deploy_command"
     blocks: list[Block] = [text.build_titled_table(columns, rows, title)]
     if len(bundle.nodes) > MOST_NODES:
-        blocks.append(Paragraph(text=text.label("deploy_more", more=len(bundle.nodes) - MOST_NODES), wraps=True))
+        blocks.append(text.build_line("deploy_more", more=len(bundle.nodes) - MOST_NODES, wraps=True))
     blocks += [Paragraph(text=line, indent=2) for line in bundle.how]
     if output is not None:
         end = text.label("deploy_written", output=output, files=len(bundle.files))
@@ -74,7 +74,7 @@ def build_emulation_section(run: EmulationResult, text: AnswerText) -> Section:
         loss = text.label("emulate_loss_line", first=f"{run.first_loss:.3f}", last=f"{run.last_loss:.3f}")
         blocks.append(Paragraph(text=loss, wraps=True))
     if run.kept is not None:
-        blocks.append(Paragraph(text=text.label("emulate_kept", folder=run.kept)))
+        blocks.append(text.build_line("emulate_kept", folder=run.kept))
     return Section(blocks=(*blocks, text.list_remarks(run.notices)))
 
 

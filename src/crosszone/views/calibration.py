@@ -103,7 +103,7 @@ def build_operator_times_section(
     ]
     columns = "operator >operator_time_us >operator_likely_pct >operator_formula_us >operator_formula_pct"
     table = text.build_titled_table(columns, rows, text.label("operator_times_title", gpu=gpu))
-    about = Paragraph(text=text.label("operator_formula_about", stack=stack))
+    about = text.build_line("operator_formula_about", stack=stack)
     has_formula = any(formula_us is not None for formula_us, _ in formulas)
     return Section(blocks=(table, about) if has_formula else (table,))
 
@@ -176,9 +176,9 @@ def build_link_fits_section(
         columns = f"{layout} >links_sizes_count >links_factor >links_range"
         blocks.append(text.build_titled_table(columns, rows, text.label("links_together")))
     for flag, count in flagged.items():
-        blocks.append(Paragraph(text=text.label("links_flagged", flag=flag, rows=format_amount(count))))
+        blocks.append(text.build_line("links_flagged", flag=flag, rows=format_amount(count)))
     if few:
-        blocks.append(Paragraph(text=text.label("links_few", count=format_amount(len(few)))))
+        blocks.append(text.build_line("links_few", count=format_amount(len(few))))
     return Section(blocks=tuple(blocks))
 
 
@@ -230,19 +230,19 @@ def build_run_section(
     run: ImportedRun, iteration: str, difference: Mapping[str, Any] | None, text: AnswerText
 ) -> Section:
     """Iterations of a run, how steady they are, the phases of one of them, and that beside its prediction."""
-    blocks: list[Block] = [Paragraph(text=text.label("trace_title", name=run.name, count=run.statistics.count))]
+    blocks: list[Block] = [text.build_line("trace_title", name=run.name, count=run.statistics.count)]
     if run.meta.get("device"):
-        blocks.append(Paragraph(text=text.label("trace_device", device=run.meta["device"])))
+        blocks.append(text.build_line("trace_device", device=run.meta["device"]))
     rows = [(str(step.step), _format_seconds(step.seconds)) for step in run.steps[:MOST_ITERATIONS]]
     blocks.append(text.build_titled_table(">trace_iteration >trace_seconds", rows, text.label("trace_iterations")))
     if len(run.steps) > MOST_ITERATIONS:
-        blocks.append(Paragraph(text=text.label("trace_more", count=len(run.steps) - MOST_ITERATIONS)))
+        blocks.append(text.build_line("trace_more", count=len(run.steps) - MOST_ITERATIONS))
     statistics = run.statistics
     seconds = (statistics.min_s, statistics.max_s, statistics.mean_s, statistics.std_s)
     steadiness = [*map(_format_seconds, seconds), f"{statistics.mean_to_min_pct:.2f} %"]
     columns = ">trace_min >trace_max >trace_mean >trace_std >trace_to_min"
     blocks.append(text.build_titled_table(columns, [steadiness], text.label("trace_steady")))
-    blocks.append(Paragraph(text=text.label("trace_best", step=statistics.best_step)))
+    blocks.append(text.build_line("trace_best", step=statistics.best_step))
     has_pipeline_phases = set(run.get_step(iteration).phases_s) <= set(PIPELINE_PHASES)
     if has_pipeline(run) or not has_pipeline_phases:
         blocks.append(_build_phases_table(run, iteration, text))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from crosszone.text.figures import format_amount, format_digits, format_percent, format_signed
 from crosszone.views.answer_text import AnswerText
-from crosszone.views.document import Block, Fact, Facts, Paragraph, Remark, Remarks, Section, Table
+from crosszone.views.document import Block, Facts, Paragraph, Remark, Remarks, Section, Table
 from crosszone.views.prediction import build_traffic_table
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ def list_communication_blocks(
     blocks: list[Block] = [
         Facts(
             facts=(
-                Fact(heading=text.label("analyse_ratio"), text=_describe_ratio(report, text), mark="strong"),
-                Fact(heading=text.label("analyse_scaling"), text=_describe_scaling(report, text)),
-                Fact(heading=text.label("answer_bottleneck"), text=text.label(f"class_{report.bottleneck}")),
+                text.build_fact("analyse_ratio", _describe_ratio(report, text), mark="strong"),
+                text.build_fact("analyse_scaling", _describe_scaling(report, text)),
+                text.build_fact("answer_bottleneck", text.label(f"class_{report.bottleneck}")),
             )
         ),
         build_traffic_table(
@@ -41,7 +41,7 @@ def list_communication_blocks(
     blocks += [_build_tiers_table(report, text)] if len(report.kinds) > 1 else []
     blocks += [_build_links_table(report, text)] if report.links else []
     if formulas:
-        blocks.append(Paragraph(text=text.label("analyse_formulas"), mark="strong"))
+        blocks.append(text.build_line("analyse_formulas", mark="strong"))
         for line in report.lines:
             name = f"{text.label(f'kind_{line.kind}')}, {text.name_link(line.link)}  [{line.formula}]"
             blocks.append(Paragraph(text=name, mark="faint", indent=2))
@@ -57,18 +57,18 @@ def build_suggestion_sections(suggestions: Suggestions, text: AnswerText, width:
     if suggestions.ranked:
         blocks.append(_build_ranked_table(suggestions, text, width))
     else:
-        blocks.append(Paragraph(text=text.label("suggest_none"), indent=2))
+        blocks.append(text.build_line("suggest_none", indent=2))
     together = suggestions.together
     if together is not None and len(together.switches) > 1:
         switches, gain = text.join(together.switches), _format_gain(together.gain)
-        blocks.append(Paragraph(text=text.label("suggest_together", switches=switches, gain=gain), indent=2))
+        blocks.append(text.build_line("suggest_together", switches=switches, gain=gain, indent=2))
     for plan in suggestions.plans:
         degrees = text.join(f"{axis} {degree}" for axis, degree in plan.degrees.items() if degree > 1)
         words = {"kind": text.label(f"plan_kind_{plan.kind}"), "framework": plan.framework, "degrees": degrees}
         blocks.append(Paragraph(text=text.label("suggest_plan", gain=_format_gain(plan.gain), **words), indent=2))
     if suggestions.idle:
         switches = text.join(suggestions.idle)
-        blocks.append(Paragraph(text=text.label("suggest_idle", switches=switches), mark="faint", indent=2))
+        blocks.append(text.build_line("suggest_idle", switches=switches, mark="faint", indent=2))
     if suggestions.refused:
         names = dict.fromkeys(f"{refused.switch}={format_setting(refused.value)}" for refused in suggestions.refused)
         refusals = text.label("suggest_refused", switches=text.join(names))

@@ -54,7 +54,7 @@ def build_environments_section(
     title = text.label("env_title", shown=len(entries), known=registered)
     # ids stay on one line, to be copied
     table = text.build_titled_table(columns, rows, title, uncut=[0])
-    together = Fact(heading=text.label("env_together"), text=summarize_selection(selection, text), mark="strong")
+    together = text.build_fact("env_together", summarize_selection(selection, text), mark="strong")
     return Section(blocks=(table, Facts(facts=(together,))))
 
 
@@ -92,11 +92,11 @@ def build_environment_section(entry: Entry[Environment], links: Sequence[Measure
     environment = entry.value
     fields = {key: value for key, value in environment.to_plain().items() if key not in ("name", "facts", "since")}
     facts = [Fact(heading=key, text=str(value)) for key, value in fields.items() if value is not None]
-    facts.append(Fact(heading=text.label("env_uptime"), text=_format_uptime(environment, text)))
+    facts.append(text.build_fact("env_uptime", _format_uptime(environment, text)))
     facts += _list_probed_facts(environment.facts, text) if environment.facts is not None else []
     blocks: list[Block] = [Facts(facts=tuple(facts))]
     if environment.facts is None:
-        blocks.append(Paragraph(text=text.label("env_not_probed", id=entry.id), mark="faint"))
+        blocks.append(text.build_line("env_not_probed", id=entry.id, mark="faint"))
     if links:
         blocks.append(build_measured_links(links, text))
     return Section(title=f"{environment.name} ({entry.id})", blocks=tuple(blocks))
@@ -141,7 +141,7 @@ def build_probed_section(entries: Sequence[Entry[Environment]], text: AnswerText
 def build_measured_links(links: Sequence[MeasuredLink], text: AnswerText) -> Block:
     """Measured links, a row each, or that there are none."""
     if not links:
-        return Paragraph(text=text.label("env_no_links"))
+        return text.build_line("env_no_links")
     rows = [
         (
             f"{link.first} - {link.second}",

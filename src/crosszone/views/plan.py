@@ -49,7 +49,7 @@ def build_plan_sections(answer: Plans, text: AnswerText, width: int | None, *, f
         ranking = build_ranking(answer.plans, answer.objective, text, width)
         sections.append(Section(title=title, blocks=(ranking,)))
     else:
-        sections.append(Section(title="", blocks=(Paragraph(text=text.label("plans_none")),)))
+        sections.append(Section(blocks=(text.build_line("plans_none"),)))
     sections += _build_sentences(text.label("reasons_title", rank=format_rank(best)), best.reasons, text)
     if answer.local_updates:
         ranking = build_ranking(answer.local_updates, answer.objective, text, width)
@@ -61,11 +61,11 @@ def build_plan_sections(answer: Plans, text: AnswerText, width: int | None, *, f
     if front:
         sections.append(_build_front_section(answer, best, text))
     if answer.rejected:
-        sections.append(Section(title="", blocks=(build_rejected_table(answer, text),)))
+        sections.append(Section(blocks=(build_rejected_table(answer, text),)))
     sections += _build_sentences(text.label("hints_title"), answer.hints, text)
     end: list[Block] = [text.list_remarks(answer.warnings), Paragraph(text=_format_counts(answer, text))]
-    end += [] if answer.complete else [Paragraph(text=text.label("plans_incomplete"), mark="strong")]
-    return [*sections, Section(title="", blocks=tuple(end))]
+    end += [] if answer.complete else [text.build_line("plans_incomplete", mark="strong")]
+    return [*sections, Section(blocks=tuple(end))]
 
 
 def build_comparison_section(comparison: Comparison, best: Plan, other: Plan, text: AnswerText) -> Section:
@@ -82,20 +82,20 @@ def build_comparison_section(comparison: Comparison, best: Plan, other: Plan, te
 def build_crossover_section(flip: Crossover | None, text: AnswerText) -> Section:
     """At which rates between zones local updates become slower or faster than synchronous training."""
     if flip is None:
-        return Section(title="", blocks=(Paragraph(text=text.label("crossover_missing")),))
+        return Section(blocks=(text.build_line("crossover_missing"),))
     if flip.factor is None:
         winner = text.label("crossover_equal") if flip.below is None else text.label(f"crossover_{flip.below}")
-        return Section(title="", blocks=(Paragraph(text=text.label("crossover_never", winner=winner)),))
+        return Section(blocks=(text.build_line("crossover_never", winner=winner),))
     below, above = (text.label(f"crossover_{winner}") for winner in (flip.below, flip.above))
     factor = format_digits(flip.factor, 3)
-    blocks: list[Block] = [Paragraph(text=text.label("crossover_at", factor=factor, below=below, above=above))]
+    blocks: list[Block] = [text.build_line("crossover_at", factor=factor, below=below, above=above)]
     if flip.more:
         factors = text.join(format_digits(factor, 3) for factor in flip.more)
-        blocks.append(Paragraph(text=text.label("crossover_more", factors=factors)))
+        blocks.append(text.build_line("crossover_more", factors=factors))
     columns = "traffic_link >crossover_now >crossover_then"
     rows = [(link, format_digits(gbps / flip.factor), format_digits(gbps)) for link, gbps in flip.gbps.items()]
     blocks.append(text.build_table(columns, rows, title=text.label("crossover_title"), terminal_rows=MOST_ROWS))
-    return Section(title="", blocks=tuple(blocks))
+    return Section(blocks=tuple(blocks))
 
 
 def _list_best_facts(best: Plan, text: AnswerText) -> Iterator[Fact]:
@@ -105,12 +105,12 @@ def _list_best_facts(best: Plan, text: AnswerText) -> Iterator[Fact]:
     heading = text.label("plan_best" if best.kind == "synchronous" else "plan_best_local")
     yield Fact(heading=heading, text=split, mark="strong")
     counts = {"used": format_amount(used), "total": format_amount(used + idle), "idle": format_amount(idle)}
-    yield Fact(heading=text.label("gpus"), text=text.label("plan_gpus", **counts))
+    yield text.build_fact("gpus", text.label("plan_gpus", **counts))
     places = _describe_zones(best, text) + text.label("semicolon") + _describe_crossing(best, text)
-    yield Fact(heading=text.label("plan_where"), text=places)
+    yield text.build_fact("plan_where", places)
     options = list(_list_options(best.strategy))
     if options:
-        yield Fact(heading=text.label("plan_options"), text=text.join(options))
+        yield text.build_fact("plan_options", text.join(options))
 
 
 def _get_framework_title(plan: Plan) -> str:
@@ -318,7 +318,7 @@ def _build_sentences(title: str, notices: Sequence[NoticeDict], text: AnswerText
 def _build_front_section(answer: Plans, best: Plan, text: AnswerText) -> Section:
     """Plans that no other beats in both time and price."""
     if not answer.front:
-        return Section(title="", blocks=(Paragraph(text=text.label("front_none")),))
+        return Section(blocks=(text.build_line("front_none"),))
     steps = best.prediction.run.steps
     columns = ">gpus framework degrees >step_s >usd_step"
     columns += " >usd_steps" if steps else ""
@@ -385,11 +385,11 @@ def _list_other_differences(difference: Difference, text: AnswerText) -> Iterato
     """Memory, price, energy and bytes, each only where it differs and is known."""
     if difference.memory_gib:
         gib = text.label("why_gib", value=format_signed(difference.memory_gib))
-        yield Fact(heading=text.label("answer_memory"), text=gib)
+        yield text.build_fact("answer_memory", gib)
     if difference.usd:
-        yield Fact(heading=text.label("answer_cost"), text=text.label("why_usd", value=format_signed(difference.usd)))
+        yield text.build_fact("answer_cost", text.label("why_usd", value=format_signed(difference.usd)))
     if difference.kwh:
-        yield Fact(heading=text.label("answer_energy"), text=text.label("why_kwh", value=format_signed(difference.kwh)))
+        yield text.build_fact("answer_energy", text.label("why_kwh", value=format_signed(difference.kwh)))
     for kind, size in difference.bytes_per_step.items():
         gb = text.label("why_gb", value=format_signed(size / 1e9))
-        yield Fact(heading=text.label(f"link_{kind}"), text=gb)
+        yield text.build_fact(f"link_{kind}", gb)

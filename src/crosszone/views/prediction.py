@@ -29,7 +29,7 @@ def build_prediction_sections(answer: PredictionAnswer, text: AnswerText, width:
     """All that is known of a prediction."""
     prediction = answer.prediction
     basis = "\n".join(text.describe_basis(prediction, answer.predictor))
-    facts = (*list_answer_facts(prediction, text), Fact(heading=text.label("answer_basis"), text=basis))
+    facts = (*list_answer_facts(prediction, text), text.build_fact("answer_basis", basis))
     sections = [
         build_head_section(prediction, text, facts),
         build_breakdown_section(prediction, text),
@@ -37,7 +37,7 @@ def build_prediction_sections(answer: PredictionAnswer, text: AnswerText, width:
     ]
     if prediction.communication:
         sections.append(_build_traffic_section(prediction.communication, text))
-    return [*sections, Section(title="", blocks=(text.list_remarks(prediction.warnings),))]
+    return [*sections, Section(blocks=(text.list_remarks(prediction.warnings),))]
 
 
 def build_head_section(prediction: Prediction, text: AnswerText, facts: Sequence[Fact]) -> Section:
@@ -50,13 +50,13 @@ def list_answer_facts(prediction: Prediction, text: AnswerText) -> list[Fact]:
     """The figures that matter most: time, speed, memory, length, price, energy and what holds it up."""
     step, memory, run = prediction.step_time_s, prediction.memory_gib, prediction.run
     return [
-        Fact(heading=text.label("answer_step"), text=text.format_range(step, "s"), mark="strong"),
-        Fact(heading=text.label("answer_speed"), text=text.describe_speed(prediction)),
-        Fact(heading=text.label("answer_memory"), text=text.describe_memory(memory), mark="" if memory.fits else "bad"),
-        Fact(heading=text.label("answer_run"), text=text.describe_run(run)),
-        Fact(heading=text.label("answer_cost"), text=text.describe_cost(run)),
-        Fact(heading=text.label("answer_energy"), text=text.describe_energy(run)),
-        Fact(heading=text.label("answer_bottleneck"), text=text.describe_bottleneck(prediction)),
+        text.build_fact("answer_step", text.format_range(step, "s"), mark="strong"),
+        text.build_fact("answer_speed", text.describe_speed(prediction)),
+        text.build_fact("answer_memory", text.describe_memory(memory), mark="" if memory.fits else "bad"),
+        text.build_fact("answer_run", text.describe_run(run)),
+        text.build_fact("answer_cost", text.describe_cost(run)),
+        text.build_fact("answer_energy", text.describe_energy(run)),
+        text.build_fact("answer_bottleneck", text.describe_bottleneck(prediction)),
     ]
 
 

@@ -41,7 +41,7 @@ def build_sweep_section(sweep: Sweep, text: AnswerText) -> Section:
     blocks.append(_draw_grid(sweep) if sweep.y is not None else _build_row_table(sweep, text))
     kinds = list(dict.fromkeys(cell.kind for cell in sweep.cells))
     letters = text.join(f"{LETTERS[kind]} {_label_crossing(kind, text)}" for kind in kinds)
-    blocks.append(Paragraph(text=text.label("sweep_letters", letters=letters), wraps=True))
+    blocks.append(text.build_line("sweep_letters", letters=letters, wraps=True))
     times = _list_times(sweep)
     if times:
         scale = text.label("sweep_scale", low=format_digits(min(times)), high=format_digits(max(times)))
@@ -54,7 +54,7 @@ def build_sweep_section(sweep: Sweep, text: AnswerText) -> Section:
         names = {"one": _label_crossing(flip.one, text), "other": _label_crossing(flip.other, text)}
         blocks.append(Paragraph(text=text.label("sweep_flip", field=sweep.x.field, **ends, **names)))
     if len(kinds) == 1:
-        blocks.append(Paragraph(text=text.label("sweep_no_flip"), wraps=True))
+        blocks.append(text.build_line("sweep_no_flip", wraps=True))
     return Section(title=sweep.name, blocks=tuple(blocks))
 
 

@@ -27,21 +27,21 @@ _MARKS: dict[str, Mark] = {"succeeded": "strong", "failed": "bad"}
 def build_preview_section(chosen: TaskPreview, environments: Mapping[str, Environment], text: AnswerText) -> Section:
     """What a task will use and what to expect of it, before it is created."""
     selection = chosen.selection
-    facts = [Fact(heading=text.label("task_resources"), text=summarize_selection(selection, text))]
+    facts = [text.build_fact("task_resources", summarize_selection(selection, text))]
     if len(selection.zones) > 1:
-        facts.append(Fact(heading=text.label("task_zones"), text=text.join(selection.zones)))
+        facts.append(text.build_fact("task_zones", text.join(selection.zones)))
     if selection.distributed:
-        facts.append(Fact(heading=text.label("task_master"), text=str(chosen.master)))
+        facts.append(text.build_fact("task_master", str(chosen.master)))
     if chosen.framework is not None:
         split = text.join(f"{key} {value}" for key, value in (chosen.strategy or {}).items())
         framework = f"{chosen.framework} ({split})" if split else chosen.framework
-        facts.append(Fact(heading=text.label("framework"), text=framework))
+        facts.append(text.build_fact("framework", framework))
     if chosen.step_time_s is not None:
         step = _format_range(chosen.step_time_s, text)
-        facts.append(Fact(heading=text.label("task_predicted"), text=step, mark="strong"))
+        facts.append(text.build_fact("task_predicted", step, mark="strong"))
     if chosen.tokens_per_s is not None:
         speed = text.label("unit_tokens_s", value=format_digits(chosen.tokens_per_s))
-        facts.append(Fact(heading=text.label("answer_speed"), text=speed))
+        facts.append(text.build_fact("answer_speed", speed))
     blocks: list[Block] = [Facts(facts=tuple(facts))]
     for id, environment in environments.items():
         line = f"{id}  [{describe_gpus(environment)}]  {environment.zone}"

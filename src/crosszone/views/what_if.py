@@ -38,7 +38,7 @@ def build_what_if_sections(comparison: WhatIf, text: AnswerText) -> list[Section
         Section(title=comparison.before.name, blocks=changes),
         Section(title=text.label("what_if_title"), blocks=(_build_figures_table(comparison, text),)),
         Section(title=text.label("what_if_parts"), blocks=(_build_parts_table(comparison, text),)),
-        Section(title="", blocks=tuple(remarks)),
+        Section(blocks=tuple(remarks)),
     ]
 
 
