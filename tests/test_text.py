@@ -59,7 +59,7 @@ def test_every_sentence_is_used():
 
 
 def test_every_label_the_source_asks_for_is_there():
-    asked = set(re.findall(r'\blabel\(\s*"(\w+)"', SOURCE))
+    asked = set(re.findall(r'\b(?:label|build_fact|text\.build_line|print_line)\(\s*"(\w+)"', SOURCE))
     # the columns of a table stand in one string, `>` before those that are aligned right
     columns = re.findall(r'(?:columns \+?= |build_\w*table\(\s*|_title", )f?"([\w >]+)"', SOURCE)
     asked |= {key.removeprefix(">") for keys in columns for key in keys.split()}

@@ -18,6 +18,7 @@ from crosszone.cli.output import (
     label,
     open_console,
     print_json,
+    print_line,
     print_sections,
     write_bytes,
 )
@@ -66,12 +67,12 @@ def show_accuracy(
         return
     kind = _detect_kind(runs)
     if kind == "testbed":
-        _refuse_files(runs, targets)
+        _check_no_files(runs, targets)
         _score_testbed(runs, as_json)
     elif kind == "components":
         _score_components(runs, targets)
     elif kind == "published":
-        _refuse_files(runs, targets)
+        _check_no_files(runs, targets)
         _compare_published(runs, as_json)
     else:
         _score_runs(runs, doubtful, cv, targets)
@@ -96,7 +97,7 @@ class _Targets:
         return report
 
 
-def _refuse_files(path: Path, targets: _Targets) -> None:
+def _check_no_files(path: Path, targets: _Targets) -> None:
     """Transfers and published results are tables of the terminal; with others, in a folder, they are files too."""
     if targets.csv is not None or targets.figures is not None:
         raise InputError(Notice(code="accuracy_no_figure", value=str(path)))
@@ -112,16 +113,12 @@ def _score_folder(folder: Path, doubtful: Path | None, cv: bool, targets: _Targe
         scored = score_folder(folder, advance, doubtful=doubtful, published=True)
     report = build_report(scored, get_language())
     paths = write_report(report, targets.csv, targets.figures)
-    can_validate = cv and MAIN_FILE in scored.runs
-    validations = (
-        _run_cross_validation(folder / MAIN_FILE, read_doubtful_reasons(folder / MAIN_FILE, doubtful))
-        if can_validate
-        else []
-    )
+    validations = []
+    if cv and MAIN_FILE in scored.runs:
+        main = folder / MAIN_FILE
+        validations = _run_cross_validation(main, read_doubtful_reasons(main, doubtful))
     if targets.as_json:
-        print_json(
-            {**report, "cross_validation": [validation.as_dict() for validation in validations]} if cv else report
-        )
+        print_json({**report, **_build_validation_answer(validations, cv)})
     else:
         text = get_text()
         print_sections(
@@ -161,15 +158,16 @@ def _score_runs(path: Path, doubtful: Path | None, cv: bool, targets: _Targets) 
         targets.write(score_file(path, accuracy_report))
     validations = _run_cross_validation(path, reasons) if cv else []
     if targets.as_json:
-        answer = accuracy_report.as_dict()
-        print_json(
-            {**answer, "cross_validation": [validation.as_dict() for validation in validations]} if cv else answer
-        )
+        print_json({**accuracy_report.as_dict(), **_build_validation_answer(validations, cv)})
         return
     from crosszone.views.accuracy import build_runs_sections, build_validation_sections
 
     text = get_text()
     print_sections(build_runs_sections(accuracy_report, text) + build_validation_sections(validations, text))
+
+
+def _build_validation_answer(validations: Sequence[CrossValidation], cv: bool) -> dict[str, Any]:
+    return {"cross_validation": [validation.as_dict() for validation in validations]} if cv else {}
 
 
 def _run_cross_validation(path: Path, doubtful: Mapping[str, str]) -> list[CrossValidation]:
@@ -216,18 +214,9 @@ def _score_testbed(path: Path, as_json: bool) -> None:
     skipped = [{"line": line, "reason": reason} for line, reason in report.skipped]
     if as_json:
         rows = [
-            {
-                "line": item.row.line,
-                "experiment": item.row.experiment,
-                "op": item.row.op,
-                "unit": item.row.unit,
-                "median": item.row.median,
-                "best": item.row.best,
-                "predicted": item.predicted,
-                "error_median_pct": item.error_median_pct,
-                "error_best_pct": item.error_best_pct,
-                "skipped": item.reason or None,
-            }
+            {key: getattr(item.row, key) for key in ("line", "experiment", "op", "unit", "median", "best")}
+            | {key: getattr(item, key) for key in ("predicted", "error_median_pct", "error_best_pct")}
+            | {"skipped": item.reason or None}
             for item in report.results
         ]
         print_json({"summaries": lines, "rows": rows, "skipped": skipped})
@@ -332,4 +321,4 @@ def print_written(paths: Sequence[Path]) -> None:
     """Say what lies where now."""
     if paths:
         names = ", ".join(str(path) for path in paths)
-        open_console(stderr=True).print(label("accuracy_written", count=len(paths), files=names), soft_wrap=True)
+        print_line("accuracy_written", count=len(paths), files=names, stderr=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crosszone.cli.options import JsonOption
+from crosszone.cli.options import JsonOption, PlannedArgument, require_choice
 from crosszone.cli.output import (
     get_language,
     get_text,
@@ -15,7 +15,6 @@ from crosszone.cli.output import (
     print_json,
     print_sections,
 )
-from crosszone.errors import build_choice_error
 
 if TYPE_CHECKING:
     from crosszone.analyse.answer import Part
@@ -24,7 +23,7 @@ PARTS_HELP = "traffic, suggestions, bill, rating, front, drill, marginal"
 
 
 def analyse(
-    file: Annotated[str, typer.Argument(help="Scenario file; without a strategy its best plan. - for standard input.")],
+    file: PlannedArgument,
     part: Annotated[
         list[str] | None,
         typer.Option(metavar="PART", help=f"Only this: {PARTS_HELP}; may be given several times."),
@@ -77,6 +76,5 @@ def _choose_parts(part: list[str] | None, everything: bool) -> tuple[Part, ...]:
     from crosszone.analyse.answer import PARTS, QUICK
 
     for name in part or []:
-        if name not in PARTS:
-            raise build_choice_error("--part", name, PARTS)
+        require_choice("--part", name, PARTS)
     return PARTS if everything else tuple(name for name in PARTS if name in part) if part else QUICK

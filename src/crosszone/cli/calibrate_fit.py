@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crosszone.cli.options import JsonOption
+from crosszone.cli.options import ForceProfileOption, JsonOption, SaveOption, require_choice
 from crosszone.cli.output import (
     Progress,
     check_not_existing,
@@ -27,7 +27,7 @@ from crosszone.cli.output import (
     print_sections,
     write_file,
 )
-from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError, build_choice_error, find_close_names
+from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError, find_close_names
 
 if TYPE_CHECKING:
     from crosszone.calibrate.operator_fit import CorrectionSettings, SampledOperators, SettingsSearch
@@ -404,11 +404,11 @@ def _join_value(notice: Notice) -> Notice:
 def fit_jobs(
     file: Annotated[Path, typer.Argument(metavar="RUNS", help="Jobs timed part by part (CSV).")],
     cluster: Annotated[str | None, typer.Option(help="Only jobs of this cluster, where a file has several.")] = None,
-    save: Annotated[str | None, typer.Option(metavar="NAME", help="Keep what was learned as an own profile.")] = None,
+    save: SaveOption = None,
     add: Annotated[
         bool, typer.Option("--add", help="Add it to the own profile of that name, and fit beside it.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write over a profile of that name.")] = False,
+    force: ForceProfileOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Fit launches, unfused kernels, optimizer and stragglers of the software to jobs timed part by part.
@@ -430,8 +430,7 @@ def fit_jobs(
         own_profiles.check_free(save, replace=force or add)
     runs, skipped = read_components(file)
     names = list(dict.fromkeys(run.cluster for run in runs))
-    if cluster is not None and cluster not in names:
-        raise build_choice_error("--cluster", cluster, names)
+    require_choice("--cluster", cluster, names)
     if cluster is None and len(names) > 1:
         raise InvalidError(Notice(code="links_several_clusters", field="--cluster", params={"names": names}))
     runs = [run for run in runs if cluster in (None, run.cluster)]

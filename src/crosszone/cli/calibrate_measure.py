@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crosszone.cli.options import JsonOption, require_choice
+from crosszone.cli.options import JsonOption, PythonOption, require_choice
 from crosszone.cli.output import (
     check_not_existing,
     get_language,
@@ -57,7 +57,7 @@ def measure_collectives(
     nproc: Annotated[
         int | None, typer.Option(help="Processes of a node; default: one a GPU, two without GPUs.", min=1, max=1024)
     ] = None,
-    python: Annotated[str | None, typer.Option(metavar="PATH", help="Python with torch; default: this one.")] = None,
+    python: PythonOption = None,
     backend: Annotated[str, typer.Option(help="auto, nccl or gloo.")] = "auto",
     zones: Annotated[
         str | None, typer.Option(help="Zone of every node, in order (or of every process), e.g. a,a,b,b.")

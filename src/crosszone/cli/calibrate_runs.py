@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crosszone.cli.options import JsonOption, StoreOption, open_database
+from crosszone.cli.options import ForceProfileOption, JsonOption, SaveOption, StoreOption, open_database, require_choice
 from crosszone.cli.output import (
     check_not_existing,
     get_language,
@@ -20,7 +20,7 @@ from crosszone.cli.output import (
     print_sections,
     write_file,
 )
-from crosszone.errors import InvalidError, Notice, build_choice_error
+from crosszone.errors import InvalidError, Notice
 
 if TYPE_CHECKING:
     from crosszone.calibrate.imported import ImportedRun
@@ -63,8 +63,7 @@ def trace(
     from crosszone.calibrate.kineto_events import parse_group_assignments
     from crosszone.calibrate.trace_files import AUTO, FORMATS, collect_degrees, read_run
 
-    if form not in (AUTO, *FORMATS):
-        raise build_choice_error("--format", form, (AUTO, *FORMATS))
+    require_choice("--format", form, (AUTO, *FORMATS))
     if output is not None:
         check_not_existing(Path(output), force)
 
@@ -165,9 +164,9 @@ def log(
         str,
         typer.Option("--format", help="auto, megatron, deepspeed, torchtitan, hf-trainer, crosszone or kineto."),
     ] = "auto",
-    save: Annotated[str | None, typer.Option(metavar="NAME", help="Keep what was learned as an own profile.")] = None,
+    save: SaveOption = None,
     use: Annotated[bool, typer.Option("--use", help="Predict with it from now on.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write over a profile of that name.")] = False,
+    force: ForceProfileOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Fit the few coefficients that explain one run; say what stays unknown and which short run to do next.

@@ -7,6 +7,7 @@ crosszone model add my-7b --model llama-2-7b --weights /models/my-7b
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,6 +18,8 @@ from crosszone.errors import Notice, UnknownNameError
 
 if TYPE_CHECKING:
     from crosszone.inputs.dataset import Dataset
+    from crosszone.store.registered import Entry
+    from crosszone.views.document import Block
 
 app = typer.Typer(help="What tasks train on, in versions.", no_args_is_help=True)
 
@@ -31,14 +34,20 @@ def list_datasets(store: StoreOption = None, as_json: JsonOption = False) -> Non
     """
     with open_database(store) as database:
         entries = database.datasets.all()
+
+    from crosszone.views.environments import build_datasets
+
+    _print_entries(entries, "dataset", build_datasets, as_json)
+
+
+def _print_entries(entries: Sequence[Entry[Any]], noun: str, build: Callable[..., Block], as_json: bool) -> None:
+    """Registered things of one kind: a document, a table, or that there are none."""
     if as_json:
         print_json({"entries": [entry.model_dump(mode="json") for entry in entries]})
     elif entries:
-        from crosszone.views.environments import build_datasets
-
-        print_blocks(build_datasets(entries, label("dataset_title", count=len(entries)), get_text()))
+        print_blocks(build(entries, label(f"{noun}_title", count=len(entries)), get_text()))
     else:
-        print_line("dataset_none")
+        print_line(f"{noun}_none")
 
 
 @app.command()
@@ -105,11 +114,7 @@ def remove(
     """
     with open_database(store) as database:
         dataset = database.datasets.get(id).value
-        remaining = [
-            dataset_version
-            for dataset_version in dataset.versions
-            if version is not None and dataset_version.id != version
-        ]
+        remaining = [item for item in dataset.versions if version is not None and item.id != version]
         if version is not None:
             _require_version(dataset, version)
         if remaining:
@@ -166,14 +171,10 @@ def list_models(store: StoreOption = None, as_json: JsonOption = False) -> None:
     """
     with open_database(store) as database:
         entries = database.training_models.all()
-    if as_json:
-        print_json({"entries": [entry.model_dump(mode="json") for entry in entries]})
-    elif entries:
-        from crosszone.views.environments import build_models
 
-        print_blocks(build_models(entries, label("model_title", count=len(entries)), get_text()))
-    else:
-        print_line("model_none")
+    from crosszone.views.environments import build_models
+
+    _print_entries(entries, "model", build_models, as_json)
 
 
 @model_app.command("add")

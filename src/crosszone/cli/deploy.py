@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from crosszone.cli.options import JsonOption
+from crosszone.cli.options import JsonOption, PlannedArgument
 from crosszone.cli.output import get_language, get_text, open_progress_bar, print_json, print_sections
 from crosszone.errors import InvalidError, Notice
 
 
 def deploy(
-    file: Annotated[str, typer.Argument(help="Scenario file; without a strategy its best plan. - for standard input.")],
+    file: PlannedArgument,
     framework: Annotated[
         str | None,
         typer.Option(help="ddp, fsdp, deepspeed, megatron, horovod or torchft; default: the plan's own."),

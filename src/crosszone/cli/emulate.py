@@ -7,19 +7,19 @@ from typing import Annotated
 
 import typer
 
-from crosszone.cli.options import JsonOption
+from crosszone.cli.options import JsonOption, PlannedArgument, PythonOption
 from crosszone.cli.output import get_language, get_text, open_progress_bar, print_json, print_sections
 
 
 def emulate(
-    file: Annotated[str, typer.Argument(help="Scenario file; without a strategy its best plan. - for standard input.")],
+    file: PlannedArgument,
     steps: Annotated[int, typer.Option(help="Steps to run; the first three do not count.", min=1, max=10_000)] = 20,
     tiny: Annotated[
         bool, typer.Option("--tiny", help="Replace model and batch by tiny ones: seconds, not hours.")
     ] = False,
     framework: Annotated[str | None, typer.Option(help="ddp, fsdp or deepspeed; default: the plan's own.")] = None,
     nodes_per_zone: Annotated[int, typer.Option(help="Nodes of each zone, one CPU process each.", min=1, max=8)] = 1,
-    python: Annotated[str | None, typer.Option(metavar="PATH", help="Python with torch; default: this one.")] = None,
+    python: PythonOption = None,
     keep: Annotated[
         str | None, typer.Option(metavar="DIR", help="Keep bundle, logs and metrics of every node there.")
     ] = None,

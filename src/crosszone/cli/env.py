@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crosszone.cli.options import (
+    ForceFileOption,
     JsonOption,
     SetOption,
     StoreOption,
@@ -79,7 +80,7 @@ def list_environments(
     entries = filter_environments(registered, filters, sort=cast("Sort | None", sort), descending=descending)
     selected = build_selection(entry.value for entry in entries)
     if as_json:
-        print_json({"entries": _dump_all(entries), "selection": selected.model_dump(mode="json")})
+        print_json({"entries": _encode_all(entries), "selection": selected.model_dump(mode="json")})
         return
 
     from crosszone.views.environments import build_environments_section
@@ -171,7 +172,7 @@ def show(
             if id in (measured.value.first, measured.value.second)
         ]
     if as_json:
-        print_json({**entry.model_dump(mode="json"), "links": _dump_all(links)})
+        print_json({**entry.model_dump(mode="json"), "links": _encode_all(links)})
     elif as_yaml:
         # facts are what a probe saw: a file that is imported elsewhere must not claim them
         fields = {key: value for key, value in entry.value.to_plain().items() if key != "facts"}
@@ -289,7 +290,7 @@ def list_links(store: StoreOption = None, as_json: JsonOption = False) -> None:
     with open_database(store) as database:
         measured = [link.value for link in database.measured_links.all()]
     if as_json:
-        print_json({"links": _dump_all(measured)})
+        print_json({"links": _encode_all(measured)})
     else:
         from crosszone.views.environments import build_measured_links
 
@@ -302,7 +303,7 @@ def print_cluster(
     output: Annotated[
         str | None, typer.Option("-o", "--output", metavar="FILE", help="File to write; default: standard output.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
+    force: ForceFileOption = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -342,7 +343,7 @@ def _choose_ids(entries: Sequence[Entry[Environment]], ids: list[str] | None, ev
     return list(dict.fromkeys(ids))
 
 
-def _dump_all(values: Iterable[Value]) -> list[dict[str, Any]]:
+def _encode_all(values: Iterable[Value]) -> list[dict[str, Any]]:
     return [value.model_dump(mode="json") for value in values]
 
 
@@ -369,7 +370,7 @@ def _print_answers(
 ) -> None:
     """What machines answered and why some did not, which is exit status 1."""
     if as_json:
-        print_json({key: _dump_all(answers), "errors": localize(failures)})
+        print_json({key: _encode_all(answers), "errors": localize(failures)})
     else:
         print_blocks(*blocks)
         print_notices(localize(failures), stderr=True)

@@ -24,6 +24,15 @@ StoreOption = Annotated[
     typer.Option("--store", "--db", metavar="URL", help="A file or a database URL; default: the server's own."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+ScenarioArgument = Annotated[str, typer.Argument(help="Scenario file with a strategy; - for standard input.")]
+PlannedArgument = Annotated[
+    str, typer.Argument(help="Scenario file; without a strategy its best plan. - for standard input.")
+]
+PinnedArgument = Annotated[str, typer.Argument(help="Scenario file; what its strategy gives is pinned. - for stdin.")]
+PythonOption = Annotated[str | None, typer.Option(metavar="PATH", help="Python with torch; default: this one.")]
+SaveOption = Annotated[str | None, typer.Option(metavar="NAME", help="Keep what was learned as an own profile.")]
+ForceProfileOption = Annotated[bool, typer.Option("--force", help="Write over a profile of that name.")]
+ForceFileOption = Annotated[bool, typer.Option("--force", help="Overwrite FILE.")]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Any field; may be given several times.")
 ]

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crosszone.cli.options import JsonOption
+from crosszone.cli.options import ForceFileOption, JsonOption, PinnedArgument, require_choice
 from crosszone.cli.output import (
     check_not_existing,
     get_language,
     get_text,
-    label,
     open_console,
     open_progress_bar,
     print_json,
+    print_line,
     print_sections,
     write_file,
 )
-from crosszone.errors import InputError, InvalidError, Notice, build_choice_error
+from crosszone.errors import InputError, InvalidError, Notice
 
 if TYPE_CHECKING:
     from crosszone.inputs.scenario import Loaded
@@ -59,7 +59,7 @@ class Rank:
 
 
 def plan(
-    file: Annotated[str, typer.Argument(help="Scenario file; what its strategy gives is pinned. - for stdin.")],
+    file: PinnedArgument,
     objective: Annotated[str, typer.Option(help="What to rank by: time, cost, memory or energy.")] = "time",
     top: Annotated[int, typer.Option(metavar="N", help="Plans to show.")] = 5,
     pin: Annotated[
@@ -79,7 +79,7 @@ def plan(
     output: Annotated[
         str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the scenario with the best plan there.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
+    force: ForceFileOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Find the fastest, cheapest, leanest or thriftiest way to train: strategy, placement, numbers and reasons.
@@ -117,14 +117,13 @@ def plan(
         sections.append(build_crossover_section(plans.crossover, text))
     print_sections(sections)
     if output is not None:
-        open_console().print(label("written", output=output), soft_wrap=True)
+        print_line("written", output=output)
 
 
 def _check(objective: str, top: int, budget: float | None) -> None:
     from crosszone.plan.plan import OBJECTIVES
 
-    if objective not in OBJECTIVES:
-        raise build_choice_error("--objective", objective, OBJECTIVES)
+    require_choice("--objective", objective, OBJECTIVES)
     if top < 1:
         raise InvalidError(Notice(code="must_be_at_least", field="--top", value=top, params={"limit": 1}))
     if budget is not None and not budget > 0:

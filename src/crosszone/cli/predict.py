@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crosszone.cli.options import JsonOption
+from crosszone.cli.options import JsonOption, ScenarioArgument, require_choice
 from crosszone.cli.output import (
     check_not_existing,
     get_language,
     get_text,
-    label,
     open_console,
     print_json,
+    print_line,
     print_sections,
     write_file,
 )
-from crosszone.errors import build_choice_error
 
 if TYPE_CHECKING:
     from crosszone.predict.answer import PredictionAnswer
@@ -27,7 +26,7 @@ FORMATS = ("perfetto", "crosszone")
 
 
 def predict(
-    file: Annotated[str, typer.Argument(help="Scenario file with a strategy; - for standard input.")],
+    file: ScenarioArgument,
     as_json: JsonOption = False,
     trace: Annotated[str | None, typer.Option(metavar="OUT.json", help="Write the timeline of a step there.")] = None,
     trace_format: Annotated[
@@ -39,8 +38,7 @@ def predict(
 
     Example: crosszone predict examples/three-cities.yaml --trace step.json
     """
-    if trace_format not in FORMATS:
-        raise build_choice_error("--trace-format", trace_format, FORMATS)
+    require_choice("--trace-format", trace_format, FORMATS)
     if trace is not None:
         check_not_existing(Path(trace), force)
 
@@ -59,7 +57,7 @@ def predict(
 
     print_sections(build_prediction_sections(prediction_answer, get_text(), open_console().width))
     if trace is not None:
-        open_console().print(label("written", output=trace), soft_wrap=True)
+        print_line("written", output=trace)
 
 
 def _render_trace(prediction_answer: PredictionAnswer, form: str) -> str:

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from crosszone.cli.options import JsonOption
+from crosszone.cli.options import JsonOption, PlannedArgument, require_choice
 from crosszone.cli.output import (
     check_not_existing,
     get_language,
-    label,
-    open_console,
     open_progress_bar,
     print_json,
+    print_line,
     write_file,
 )
-from crosszone.errors import build_choice_error
 
 if TYPE_CHECKING:
     from crosszone.views.report import Form
 
 
 def write_report(
-    file: Annotated[str, typer.Argument(help="Scenario file; without a strategy its best plan. - for standard input.")],
+    file: PlannedArgument,
     output: Annotated[
         str | None, typer.Option("-o", "--output", metavar="OUT", help="Write it there: OUT.md or OUT.html.")
     ] = None,
@@ -53,7 +51,7 @@ def write_report(
     if as_json:
         print_json({"format": chosen, "text": text})
     elif output is not None:
-        open_console().print(label("written", output=output), soft_wrap=True)
+        print_line("written", output=output)
     else:
         typer.echo(text, nl=False)
 
@@ -62,9 +60,6 @@ def _choose_form(form_option: str | None, output: str | None) -> Form:
     """The form of --format, else that of the output file's ending."""
     from crosszone.views.report import FORMS
 
+    require_choice("--format", form_option, FORMS)
     page = output is not None and Path(output).suffix.lower() in (".html", ".htm")
-    chosen = form_option or ("html" if page else "md")
-    for form in FORMS:
-        if form == chosen:
-            return form
-    raise build_choice_error("--format", form_option, FORMS)
+    return cast("Form", form_option or ("html" if page else "md"))

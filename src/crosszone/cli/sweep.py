@@ -7,15 +7,14 @@ from typing import Annotated
 
 import typer
 
-from crosszone.cli.options import JsonOption
+from crosszone.cli.options import JsonOption, PinnedArgument
 from crosszone.cli.output import (
     check_not_existing,
     get_language,
     get_text,
-    label,
-    open_console,
     open_progress_bar,
     print_json,
+    print_line,
     print_sections,
     write_bytes,
     write_file,
@@ -25,7 +24,7 @@ from crosszone.extras import require_extra
 
 
 def sweep(
-    file: Annotated[str, typer.Argument(help="Scenario file; what its strategy gives is pinned. - for stdin.")],
+    file: PinnedArgument,
     x: Annotated[str, typer.Option(metavar="FIELD=RANGE", help="Field and values: 1:100:log20, 5:80:16 or 1,2,5.")],
     y: Annotated[str | None, typer.Option(metavar="FIELD=RANGE", help="A second field: a heat map.")] = None,
     objective: Annotated[str, typer.Option(help="What plans are ranked by: time, cost, memory or energy.")] = "time",
@@ -94,4 +93,4 @@ def sweep(
     print_sections([build_sweep_section(outcome, get_text())])
     for output in (csv, png):
         if output is not None:
-            open_console().print(label("written", output=output), soft_wrap=True)
+            print_line("written", output=output)

@@ -140,7 +140,7 @@ def list_tasks(
 
     Example: crosszone task list --state running
     """
-    from crosszone.cli.task_view import dump_row
+    from crosszone.cli.task_view import encode_row
     from crosszone.store.tasks import STATES
 
     require_choice("--state", state, STATES)
@@ -154,7 +154,7 @@ def list_tasks(
             if before is None:
                 break
     if as_json:
-        print_json({"entries": [dump_row(row) for row in rows[:limit]]})
+        print_json({"entries": [encode_row(row) for row in rows[:limit]]})
     elif rows:
         from crosszone.views.tasks import build_tasks_table
 
@@ -169,13 +169,13 @@ def show(id: IdArgument, store: StoreOption = None, as_json: JsonOption = False)
 
     Example: crosszone task show ID
     """
-    from crosszone.cli.task_view import dump_task, print_state
+    from crosszone.cli.task_view import encode_task, print_state
     from crosszone.views.tasks import build_task_section
 
     with open_database(store) as database:
         task = database.tasks.get(id)
     if as_json:
-        print_json(dump_task(task))
+        print_json(encode_task(task))
     else:
         print_state(task)
         print_sections([build_task_section(task, get_text())])
@@ -234,13 +234,13 @@ def list_events(
 
     Example: crosszone task events ID
     """
-    from crosszone.cli.task_view import dump_event, print_events
+    from crosszone.cli.task_view import encode_event, print_events
     from crosszone.store.tasks import MAX_EVENTS
 
     with open_database(store) as database:
         history = database.tasks.list_events(id, after=after, limit=MAX_EVENTS + 1)
     if as_json:
-        print_json({"events": [dump_event(event) for event in history]})
+        print_json({"events": [encode_event(event) for event in history]})
     else:
         print_events(history)
 
@@ -336,10 +336,10 @@ def _exit_unplannable(chosen: TaskPreview, as_json: bool) -> NoReturn:
 
 
 def _print_task(task: Task, as_json: bool) -> None:
-    from crosszone.cli.task_view import dump_task, print_state
+    from crosszone.cli.task_view import encode_task, print_state
 
     if as_json:
-        print_json(dump_task(task))
+        print_json(encode_task(task))
     else:
         print_state(task)
 

@@ -203,7 +203,7 @@ END_S = 5.0
 
 
 @contextmanager
-def drive_meanwhile(service: Service, id: str) -> Iterator[None]:
+def run_driver(service: Service, id: str) -> Iterator[None]:
     """Drive one task meanwhile, unless another does; it goes on by itself afterwards."""
     stop = threading.Event()
     drive = service.get_engine().run_until
@@ -221,7 +221,7 @@ def wait_for_end(service: Service, id: str) -> Task:
     """The task when it has come to an end; it is driven there."""
     from crosszone.store.tasks import LIVE
 
-    with drive_meanwhile(service, id):
+    with run_driver(service, id):
         while (task := service.store.tasks.get(id)).state in LIVE:
             time.sleep(LOOK_S / 4)
     return task
@@ -233,7 +233,7 @@ def watch_task(service: Service, id: str, *, drive: bool = True, as_json: bool =
 
     service.store.tasks.get(id)
     try:
-        with drive_meanwhile(service, id) if drive else nullcontext():
+        with run_driver(service, id) if drive else nullcontext():
             view = TaskView(service, id, quiet=as_json, live=sys.stdout.isatty() and not as_json)
             task = view.show_until_end()
     except KeyboardInterrupt:
@@ -242,7 +242,7 @@ def watch_task(service: Service, id: str, *, drive: bool = True, as_json: bool =
         raise
     if as_json:
         comparison = read_comparison(service, id)
-        print_json({**dump_task(task), "twin": None if comparison is None else comparison.model_dump(mode="json")})
+        print_json({**encode_task(task), "twin": None if comparison is None else comparison.model_dump(mode="json")})
     if task.state != "succeeded":
         raise typer.Exit(1)
 
@@ -306,13 +306,13 @@ def _format_measurement(value: Any) -> str:
 EVENT_KINDS = ("created", "state", "check", "node", "restart", "resume", "note")
 
 
-def dump_row(row: TaskRow) -> dict[str, Any]:
+def encode_row(row: TaskRow) -> dict[str, Any]:
     """A row of a list, its notice in the reader's language."""
     plain = row.model_dump(mode="json")
     return {**plain, "notice": localize_stored_notice(row.notice) if row.notice else None}
 
 
-def dump_task(task: Task) -> dict[str, Any]:
+def encode_task(task: Task) -> dict[str, Any]:
     """A task without what only its driver needs, with what is expected of it."""
     plain = {key: value for key, value in task.model_dump(mode="json").items() if key not in _HIDDEN}
     plan = task.plan or {}
@@ -326,7 +326,7 @@ def dump_task(task: Task) -> dict[str, Any]:
     }
 
 
-def dump_event(event: Event) -> dict[str, Any]:
+def encode_event(event: Event) -> dict[str, Any]:
     """An event, its notice in the reader's language."""
     plain = event.model_dump(mode="json")
     notice = event.about.get("notice")

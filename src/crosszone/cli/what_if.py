@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crosszone.cli.options import JsonOption
+from crosszone.cli.options import JsonOption, ScenarioArgument
 from crosszone.cli.output import get_language, get_text, print_json, print_sections
 from crosszone.errors import InvalidError, Notice
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def show_what_if(
-    file: Annotated[str, typer.Argument(help="Scenario file with a strategy; - for standard input.")],
+    file: ScenarioArgument,
     changes: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="PATH=VALUE", help="Change a field, e.g. job.global_batch=2048; repeatable."),

@@ -40,7 +40,7 @@ def build_sweep_section(sweep: Sweep, text: AnswerText) -> Section:
     blocks: list[Block] = [Paragraph(text=text.label("sweep_did", **counts), mark="faint", wraps=True)]
     blocks.append(_draw_grid(sweep) if sweep.y is not None else _build_row_table(sweep, text))
     kinds = list(dict.fromkeys(cell.kind for cell in sweep.cells))
-    letters = text.join(f"{LETTERS[kind]} {_label_crossing(kind, text)}" for kind in kinds)
+    letters = text.join(f"{LETTERS[kind]} {label_crossing(kind, text)}" for kind in kinds)
     blocks.append(text.build_line("sweep_letters", letters=letters, wraps=True))
     times = _list_times(sweep)
     if times:
@@ -51,7 +51,7 @@ def build_sweep_section(sweep: Sweep, text: AnswerText) -> Section:
         blocks.append(Paragraph(text=f"{LETTERS['refused']}  {message}", mark="faint"))
     for flip in sweep.flips[:MOST_FLIPS] if sweep.y is None else ():
         ends = {"low": format_digits(flip.start[0], 5), "high": format_digits(flip.end[0], 5)}
-        names = {"one": _label_crossing(flip.one, text), "other": _label_crossing(flip.other, text)}
+        names = {"one": label_crossing(flip.one, text), "other": label_crossing(flip.other, text)}
         blocks.append(Paragraph(text=text.label("sweep_flip", field=sweep.x.field, **ends, **names)))
     if len(kinds) == 1:
         blocks.append(text.build_line("sweep_no_flip", wraps=True))
@@ -116,7 +116,7 @@ def _build_row_table(sweep: Sweep, text: AnswerText) -> Table:
     return Table(headings=((sweep.x.field, "right"), *headings), rows=tuple(rows))
 
 
-def _label_crossing(kind: str, text: AnswerText) -> str:
+def label_crossing(kind: str, text: AnswerText) -> str:
     """What crosses zones, in words."""
     from crosszone.analyse.sweep_cells import format_crossing
 

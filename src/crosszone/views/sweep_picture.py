@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from crosszone.extras import require_extra
-from crosszone.text import label
-from crosszone.views.sweep import LETTERS
+from crosszone.views.answer_text import AnswerText
+from crosszone.views.sweep import LETTERS, label_crossing
 
 if TYPE_CHECKING:
     from crosszone.analyse.sweep import Sweep
@@ -33,29 +32,18 @@ def draw_sweep(sweep: Sweep, language: str) -> bytes:
     from matplotlib.figure import Figure
 
     font = _find_chinese_font() if language == "zh" else None
-    labels = _PictureLabels("zh" if font else "en")
+    text = AnswerText("zh" if font else "en")
     with mpl.rc_context({"font.family": [font or "DejaVu Sans"], "axes.unicode_minus": False}):
         figure = Figure(figsize=(9, 6), dpi=150, layout="constrained")
         FigureCanvasAgg(figure)
-        _draw(figure.add_subplot(), figure, sweep, labels)
+        _draw(figure.add_subplot(), figure, sweep, text)
         content = io.BytesIO()
         figure.savefig(content, format="png")
     return content.getvalue()
 
 
-@dataclass(frozen=True)
-class _PictureLabels:
-    """Labels in the language of the picture."""
-
-    language: str
-
-    def of(self, key: str) -> str:
-        return label(key, self.language)
-
-    def name_crossing(self, kind: str) -> str:
-        from crosszone.analyse.sweep_cells import format_crossing
-
-        return f"{LETTERS[kind]} {format_crossing(kind, self.language)}"
+def _name_crossing(kind: str, text: AnswerText) -> str:
+    return f"{LETTERS[kind]} {label_crossing(kind, text)}"
 
 
 def _find_chinese_font() -> str | None:
@@ -65,7 +53,7 @@ def _find_chinese_font() -> str | None:
     return next((name for name in CHINESE if name in names), None)
 
 
-def _draw(axes: Any, figure: Any, sweep: Sweep, labels: _PictureLabels) -> None:
+def _draw(axes: Any, figure: Any, sweep: Sweep, text: AnswerText) -> None:
     import numpy as np
     from matplotlib.colors import LogNorm
 
@@ -77,7 +65,7 @@ def _draw(axes: Any, figure: Any, sweep: Sweep, labels: _PictureLabels) -> None:
             axes.annotate(LETTERS[cell.kind], (place, step), textcoords="offset points", xytext=(0, 6), ha="center")
         for flip in sweep.flips:
             axes.axvline((flip.start[0] + flip.end[0]) / 2, color="#dc2626", linewidth=1.2, linestyle="--")
-        axes.set_ylabel(labels.of("what_if_step"))
+        axes.set_ylabel(text.label("what_if_step"))
         _scale(axes, "x", sweep.x)
     else:
         across, along = _list_places(sweep.x), _list_places(sweep.y)
@@ -97,7 +85,7 @@ def _draw(axes: Any, figure: Any, sweep: Sweep, labels: _PictureLabels) -> None:
                 axes.text(x, y, LETTERS[kind], ha="center", va="center", fontsize=7, color=ink)
         for flip in sweep.flips:
             axes.plot([flip.start[0], flip.end[0]], [flip.start[1], flip.end[1]], color="#111827", linewidth=2)
-        bar = figure.colorbar(picture, ax=axes, label=labels.of("what_if_step"))
+        bar = figure.colorbar(picture, ax=axes, label=text.label("what_if_step"))
         bar.set_ticks(np.geomspace(low, max(high, low * (1 + 1e-9)), TICKS).tolist())
         bar.minorticks_off()
         _format_ticks(bar.ax.yaxis)
@@ -107,7 +95,8 @@ def _draw(axes: Any, figure: Any, sweep: Sweep, labels: _PictureLabels) -> None:
     axes.set_xlabel(sweep.x.field)
     kinds = list(dict.fromkeys(cell.kind for cell in sweep.cells))
     axes.set_title(
-        f"{_strip_markup(sweep.name, labels.language)}\n" + ", ".join(map(labels.name_crossing, kinds)), fontsize=9
+        f"{_strip_markup(sweep.name, text.language)}\n" + ", ".join(_name_crossing(kind, text) for kind in kinds),
+        fontsize=9,
     )
 
 
