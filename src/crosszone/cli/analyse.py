@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crosszone.cli.options import JsonOption, PlannedArgument, require_choice
-from crosszone.cli.output import (
-    get_language,
-    get_text,
-    open_console,
-    open_progress_bar,
-    print_json,
-    print_sections,
-)
+from crosszone.cli.output import get_language, get_text, open_console, open_progress_bar, print_json, print_sections
 
 if TYPE_CHECKING:
     from crosszone.analyse.answer import Part
@@ -25,8 +18,7 @@ PARTS_HELP = "traffic, suggestions, bill, rating, front, drill, marginal"
 def analyse(
     file: PlannedArgument,
     part: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PART", help=f"Only this: {PARTS_HELP}; may be given several times."),
+        list[str] | None, typer.Option(metavar="PART", help=f"Only this: {PARTS_HELP}; may be given several times.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every part, also those that plan anew (seconds).")] = False,
     formulas: Annotated[

@@ -30,7 +30,7 @@ from crosszone.cli.output import (
 from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError, find_close_names
 
 if TYPE_CHECKING:
-    from crosszone.calibrate.operator_fit import CorrectionSettings, SampledOperators, SettingsSearch
+    from crosszone.calibrate.operator_fit import SampledOperators, SettingsSearch
     from crosszone.cost.operator_profile import OperatorFit, OperatorProfile, OperatorTime
     from crosszone.cost.own_profiles import OwnProfile
 
@@ -62,7 +62,13 @@ def fit(
 
     Example: crosszone calibrate fit samples.csv -o my-gpu.yaml --save my-gpu
     """
-    from crosszone.calibrate.operator_profiles import build_own_profile, format_profile, list_undetermined
+    from crosszone.calibrate.operator_profiles import (
+        build_own_profile,
+        fit_operator_profile,
+        format_profile,
+        list_undetermined,
+        select_fittable,
+    )
     from crosszone.cost import own_profiles
 
     if output is not None:
@@ -76,7 +82,8 @@ def fit(
         _require_samples(read)
         searched = _search_settings(read, advance) if tune and correction else {}
         chosen = {key: item.best for key, item in searched.items()}
-        profile = _fit_profile(read, correction, chosen, source, advance)
+        add_one = count_pieces(advance, "operators", len(select_fittable(read)))
+        profile = fit_operator_profile(read, correction=correction, settings=chosen, source=source, progress=add_one)
     own_profile_to_save = None if save is None else _require_values(build_own_profile(profile, save))
     if output is not None:
         write_file(output, format_profile(profile), force)
@@ -107,19 +114,6 @@ def fit(
         print_line("operator_profile_written", path=str(output))
     if save is not None:
         print_line("operator_profile_saved", name=save)
-
-
-def _fit_profile(
-    read: SampledOperators,
-    correction: bool,
-    chosen: dict[str, CorrectionSettings],
-    source: str,
-    advance: Progress | None,
-) -> OperatorProfile:
-    from crosszone.calibrate.operator_profiles import fit_operator_profile, select_fittable
-
-    add_one = count_pieces(advance, "operators", len(select_fittable(read)))
-    return fit_operator_profile(read, correction=correction, settings=chosen, source=source, progress=add_one)
 
 
 def count_pieces(advance: Progress | None, what: str, of: int) -> Callable[[], None]:

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,7 +40,6 @@ from crosszone.text.figures import format_amount
 
 if TYPE_CHECKING:
     from crosszone.calibrate.collective_apply import MeasuredCluster, ScenarioWithLinks
-    from crosszone.calibrate.collective_fit import Concurrency, LinkFit, Topology
 
 
 PORT = 29500
@@ -174,10 +174,20 @@ def measure_links(
     if changed_scenario is not None and output is not None:
         write_file(output, changed_scenario.text, force)
     if as_json:
-        document = _build_links_answer(len(read.rows), read.flagged, fits, few, concurrency, changed_scenario, output)
-        saved_collectives = None if measured is None else [item.to_plain() for item in measured.collectives]
-        left_out = [] if measured is None else localize(measured.left_out)
-        print_json({**document, "saved": save, "collectives": saved_collectives, "left_out": left_out})
+        print_json(
+            {
+                "rows": len(read.rows),
+                "flagged": dict(read.flagged),
+                "fits": [fit.as_dict() for fit in fits],
+                "too_few_sizes": [asdict(item) for item in few],
+                "concurrency": [item.as_dict() for item in concurrency],
+                "scenario": None if changed_scenario is None else changed_scenario.as_dict(get_language()),
+                "written": None if output is None else str(output),
+                "saved": save,
+                "collectives": None if measured is None else [item.to_plain() for item in measured.collectives],
+                "left_out": [] if measured is None else localize(measured.left_out),
+            }
+        )
         return
 
     from crosszone.views.calibration import build_link_changes_section, build_link_fits_section
@@ -313,28 +323,6 @@ def _read_samples(path: Path) -> tuple[list[dict[str, str]], Counter[str]]:
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     return rows, Counter(row["flag"] for row in rows if row["flag"])
-
-
-def _build_links_answer(
-    rows: int,
-    flagged: Any,
-    fits: Sequence[LinkFit],
-    few: Sequence[Topology],
-    concurrency: Sequence[Concurrency],
-    changed_scenario: ScenarioWithLinks | None,
-    output: Path | None,
-) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {
-        "rows": rows,
-        "flagged": dict(flagged),
-        "fits": [fit.as_dict() for fit in fits],
-        "too_few_sizes": [asdict(item) for item in few],
-        "concurrency": [item.as_dict() for item in concurrency],
-        "scenario": None if changed_scenario is None else changed_scenario.as_dict(get_language()),
-        "written": None if output is None else str(output),
-    }
 
 
 # --- kernels

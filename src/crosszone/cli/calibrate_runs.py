@@ -91,7 +91,10 @@ def trace(
     if save is not None:
         run, saved = _save_run(run, iteration, save, scenario, store, skip_bad)
     if as_json:
-        print_json(_build_trace_answer(run, iteration, difference, saved))
+        plain = run.model_dump(mode="json", exclude={"timeline", "notices"})
+        step = run.get_step(iteration).model_dump(mode="json")
+        results = {"iteration": step, "difference": difference, "saved": saved, "notices": localize(run.notices)}
+        print_json({**plain, **results})
         return
 
     from crosszone.views.calibration import build_run_section
@@ -142,14 +145,6 @@ def _save_run(
     return run.model_copy(update={"notices": shortened.notices}), added
 
 
-def _build_trace_answer(
-    run: ImportedRun, iteration: str, difference: dict[str, Any] | None, saved: str | None
-) -> dict[str, Any]:
-    plain = run.model_dump(mode="json", exclude={"timeline", "notices"})
-    chosen = {"iteration": run.get_step(iteration).model_dump(mode="json"), "difference": difference, "saved": saved}
-    return {**plain, **chosen, "notices": localize(run.notices)}
-
-
 # --- log
 
 IN_TABLES = ("log_moved", "log_next_run")  # What the tables say already
@@ -161,8 +156,7 @@ def log(
     ],
     scenario: Annotated[str, typer.Option(help="Scenario of that run, with its strategy.")],
     form: Annotated[
-        str,
-        typer.Option("--format", help="auto, megatron, deepspeed, torchtitan, hf-trainer, crosszone or kineto."),
+        str, typer.Option("--format", help="auto, megatron, deepspeed, torchtitan, hf-trainer, crosszone or kineto.")
     ] = "auto",
     save: SaveOption = None,
     use: Annotated[bool, typer.Option("--use", help="Predict with it from now on.")] = False,

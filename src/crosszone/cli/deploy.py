@@ -15,8 +15,7 @@ from crosszone.errors import InvalidError, Notice
 def deploy(
     file: PlannedArgument,
     framework: Annotated[
-        str | None,
-        typer.Option(help="ddp, fsdp, deepspeed, megatron, horovod or torchft; default: the plan's own."),
+        str | None, typer.Option(help="ddp, fsdp, deepspeed, megatron, horovod or torchft; default: the plan's own.")
     ] = None,
     launcher: Annotated[
         str, typer.Option(help="nodes (by hand), ssh, slurm, kubernetes, pytorchjob, skypilot or ray.")

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from crosszone.cli.options import JsonOption, PlannedArgument, require_choice
-from crosszone.cli.output import (
-    check_not_existing,
-    get_language,
-    open_progress_bar,
-    print_json,
-    print_line,
-    write_file,
-)
+from crosszone.cli.output import check_not_existing, get_language, open_progress_bar, print_json, print_line, write_file
 
 if TYPE_CHECKING:
     from crosszone.views.report import Form

@@ -190,10 +190,7 @@ def _build_component_errors_section(components: Mapping[str, Any], text: AnswerT
         heading = f"{job['cluster']}\n{name}\n{job['id']}{mark}"
         errors.append((heading, *(_format_error(line["errors_pct"][number]) for line in lines)))
     means = [
-        (
-            text.label(key, cluster=cluster),
-            *(_format_cell(line["means"][cluster][field]) for line in lines),
-        )
+        (text.label(key, cluster=cluster), *(_format_cell(line["means"][cluster][field]) for line in lines))
         for cluster in clusters
         for key, field in (("mean_all_jobs", "all_pct"), ("mean_fastest_jobs", "fastest_pct"))
     ]
@@ -269,10 +266,7 @@ def _build_sites_sections(sites: TwoSites, text: AnswerText) -> list[Section]:
         for gbps, percent in sites.efficiency_pct.items()
     ]
     columns = ">gbps >published_efficiency_pct"
-    return [
-        Section(blocks=blocks),
-        *_build_section("published_two_sites_title", columns, lines, text, MOST_ROWS),
-    ]
+    return [Section(blocks=blocks), *_build_section("published_two_sites_title", columns, lines, text, MOST_ROWS)]
 
 
 def _build_operators_section(lines: Sequence[Mapping[str, Any]], text: AnswerText) -> list[Section]:

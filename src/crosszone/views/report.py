@@ -14,18 +14,7 @@ from crosszone.text import DEFAULT_LANGUAGE
 from crosszone.text.figures import format_amount, format_billions, format_digits
 from crosszone.views.answer_text import AnswerText
 from crosszone.views.communication import build_suggestion_sections, list_communication_blocks
-from crosszone.views.document import (
-    Block,
-    Code,
-    Fact,
-    Facts,
-    Paragraph,
-    Remark,
-    Remarks,
-    Report,
-    Section,
-    Table,
-)
+from crosszone.views.document import Block, Code, Fact, Facts, Paragraph, Remark, Remarks, Report, Section, Table
 from crosszone.views.html import render_html
 from crosszone.views.markdown import render_markdown
 from crosszone.views.plan import build_ranking, build_rejected_table, format_value
