@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from crosszone.text.figures import format_amount, format_digits
@@ -44,7 +45,7 @@ def build_operator_profile_section(
     blocks: list[Block] = [text.build_titled_table(columns, rows, title)]
     if searched:
         rows = [
-            (name, search.best.regressor, _format_settings(search.best.as_dict()), f"{search.test_pct:.1f}")
+            (name, search.best.regressor, _format_settings(asdict(search.best)), f"{search.test_pct:.1f}")
             for name, search in searched.items()
         ]
         columns = "operator operator_best_model operator_settings >operator_test_pct"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from crosszone.inputs.catalogue import catalogue
-from crosszone.inputs.catalogue.describe import describe_entry, figures
+from crosszone.inputs.catalogue.describe import describe_entry, list_figures
 from crosszone.inputs.parameters import parameters
 from crosszone.text.figures import format_amount, format_billions
 from crosszone.views.answer_text import AnswerText
@@ -111,7 +111,7 @@ def _build_region_pairs_table(region: str, pairs: Sequence[MeasuredPair], text: 
 
 def build_entry_section(kind: Kind, entry: Entry, text: AnswerText) -> Section:
     """Every figure of an entry with its source, and the sources in full."""
-    entry_figures = figures(kind, entry)
+    entry_figures = list_figures(kind, entry)
     rows = [("aliases", ", ".join(entry.aliases), "")] if entry.aliases else []
     for figure in entry_figures:
         origin = f" ({figure['origin']})" if "origin" in figure else ""
@@ -119,7 +119,9 @@ def build_entry_section(kind: Kind, entry: Entry, text: AnswerText) -> Section:
     blocks: list[Block] = [text.build_titled_table("figure value source", rows, entry.name)]
     if kind == "models":
         blocks.append(build_parts_table(describe_entry(kind, entry)["parameters"], text))
-    pairs = [pair for pair in catalogue().measured_pairs() if entry.name in pair.between] if kind == "regions" else []
+    pairs = (
+        [pair for pair in catalogue().list_measured_pairs() if entry.name in pair.between] if kind == "regions" else []
+    )
     if pairs:
         blocks.append(_build_region_pairs_table(entry.name, pairs, text))
     if getattr(entry, "notes", ""):
