@@ -66,7 +66,7 @@ def test_it_is_never_above_the_simulation(schedule, stages, micro_batches, seed,
     scale = data.draw(st.sampled_from([0, 0.3, 2, 20]))
     links = {name: rng.uniform(0, scale, stages * chunks - 1) * rng.integers(0, 2) for name in names}
     extra = {"extra_warmup": int(rng.integers(0, 5))} if schedule == "delay-aware" else {}
-    size = {"stages": stages, "micro_batches": micro_batches, "chunks": chunks, "blocking": data.draw(st.booleans())}
+    size = {"stages": stages, "micro_batches": micro_batches, "chunks": chunks}
     bound, simulated = both(schedule, **size, **extra, **compute, **links)
     assert bound <= simulated * (1 + ROUNDING)
 
@@ -92,14 +92,14 @@ def test_equal_stages_without_links_are_met_exactly(schedule, stages, rounds, mo
             assert bound == pytest.approx(micro_batches * full + (stages - 1) * (f + b - w), rel=ROUNDING)
 
 
-@given(st.integers(1, 8), st.integers(1, 30), st.booleans(), st.integers(0, 2**32 - 1))
-def test_gpipe_is_met_exactly_with_any_stages_and_links(stages, micro_batches, blocking, seed):
+@given(st.integers(1, 8), st.integers(1, 30), st.integers(0, 2**32 - 1))
+def test_gpipe_is_met_exactly_with_any_stages_and_links(stages, micro_batches, seed):
     """[S9]"""
     rng = np.random.default_rng(seed)
     names = ("send_forward_s", "send_backward_s", "latency_forward_s", "latency_backward_s")
     times = {name: rng.uniform(0, 3, stages - 1) for name in names}
     times |= {name: rng.uniform(0, 3, (stages, 1)) for name in ("forward_s", "backward_s")}
-    bound, simulated = both("gpipe", stages=stages, micro_batches=micro_batches, blocking=blocking, **times)
+    bound, simulated = both("gpipe", stages=stages, micro_batches=micro_batches, **times)
     assert bound == pytest.approx(simulated, rel=ROUNDING)
 
 

@@ -17,7 +17,6 @@ from crosszone.schedule.orders import (
     count_in_flight,
     list_stages_in_order,
     map_virtual_stages,
-    split_warmup,
 )
 from crosszone.schedule.shape import build_dependency_graph
 
@@ -107,9 +106,8 @@ def test_every_pass_of_every_micro_batch_is_run_once_and_in_its_turn(size):
 def test_no_order_lets_stages_wait_for_each_other_for_ever(size):
     schedule, stages, micro_batches, data = size
     chunks = data.draw(st.sampled_from(CHUNKS.get(schedule, (1,))))
-    for blocking in (False, True):
-        shape = build_dependency_graph(schedule, stages, micro_batches, chunks, blocking=blocking)
-        assert len(shape.first) == shape.operations.size + shape.sends.size
+    shape = build_dependency_graph(schedule, stages, micro_batches, chunks)
+    assert len(shape.first) == shape.operations.size + shape.sends.size
 
 
 def counted(schedule: str, stages: int, micro_batches: int, chunks: int, extra_warmup: int) -> list[int]:
@@ -150,14 +148,6 @@ def test_groups_of_an_interleaved_step_are_never_shorter_than_the_pipeline_if_th
     assert choose_group_size(3, 10) == 5
     assert choose_group_size(4, 7) == 7
     assert choose_group_size(4, 3) == 3
-
-
-def test_only_stages_before_a_delay_hold_more():
-    """[S1] Of two equal delays each stage between them needs half."""
-    assert split_warmup(3, [0, 0, 4, 0]) == (3, 3, 3, 0, 0)
-    assert split_warmup(4, [5, 0, 5]) == (4, 2, 2, 0)
-    assert split_warmup(3, [0, 0]) == (0, 0, 0)
-    assert count_in_flight("delay-aware", 4, 9, 1, (2, 2, 0, 0)).tolist() == [6, 5, 2, 1]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from crosszone.schedule.orders import (
     build_eager_orders,
     list_stages_in_order,
     map_virtual_stages,
-    split_warmup,
 )
 from crosszone.schedule.simulation import simulate
 from effort import examples
@@ -35,7 +34,7 @@ def steps(draw, schedules=(*FIXED, "delay-aware"), links=True, batch=None):
     between = (*lead, stages * chunks - 1)
     sends = {name: rng.integers(0, 9, between) for name in ("send_forward_s", "send_backward_s")}
     latency = {name: rng.integers(0, 30, between) for name in ("latency_forward_s", "latency_backward_s")}
-    size = {"stages": stages, "micro_batches": micro_batches, "chunks": chunks, "blocking": draw(st.booleans())}
+    size = {"stages": stages, "micro_batches": micro_batches, "chunks": chunks}
     extra = {"extra_warmup": draw(st.integers(0, 4))} if schedule == "delay-aware" else {}
     return {"schedule": schedule, **size, **extra, **compute, **(sends | latency if links else {})}
 
@@ -63,17 +62,6 @@ def test_a_message_occupies_its_link_and_then_takes_the_latency():
     assert found.send_end_s.tolist() == [3, 5, 14, 16]
     assert found.start_s[1].tolist() == [8, 10, 11, 12]
     assert found.makespan_s == 22
-
-
-def test_a_send_that_blocks_keeps_its_stage_from_computing():
-    """As above without latency: F0 0-1, send 1-3, F1 3-4, send 4-6; stage 1: F0 3-4, F1 6-7, B0 7-8, send 8-10,
-    B1 10-11, send 11-13; stage 0: B0 10-11, B1 13-14.
-    """
-    times = {"forward_s": 1, "backward_s": 1, "send_forward_s": 2, "send_backward_s": 2}
-    found = simulate("gpipe", stages=2, micro_batches=2, blocking=True, **times)
-    assert found.start_s.tolist() == [[0, 3, 10, 13], [3, 6, 7, 10]]
-    assert found.makespan_s == 14
-    assert found.busy_s.tolist() == [8, 8]
 
 
 def test_messages_of_two_chunks_share_a_link():
@@ -146,7 +134,7 @@ def test_more_micro_batches_in_flight_hide_a_delay(extra, units):
     Event simulation of eager stages; 125 = 117 + 2 x 4 is the least: the first and the last message are not hidden.
     """
     delay = np.array([0, 0, 0, 4, 0, 0, 0])
-    size = {"stages": 8, "micro_batches": 32, "extra_warmup": split_warmup(extra, delay.tolist())}
+    size = {"stages": 8, "micro_batches": 32, "extra_warmup": extra}
     times = {"forward_s": 1, "backward_s": 2, "latency_forward_s": delay, "latency_backward_s": delay}
     assert simulate("delay-aware", **size, **times).makespan_s == units
     assert simulate("1f1b", stages=8, micro_batches=32, forward_s=1, backward_s=2).makespan_s == 117
@@ -210,10 +198,7 @@ def test_busy_and_idle_time_make_up_the_step(case):
     found = simulate(**case)
     assert np.allclose(found.busy_s + found.idle_s, found.makespan_s)
     work = (case["forward_s"] + case["backward_s"] + case["weight_s"]).sum(axis=-1) * case["micro_batches"]
-    if case["blocking"]:
-        assert np.all(found.busy_s >= work)
-    else:
-        assert found.busy_s.tolist() == work.tolist()
+    assert found.busy_s.tolist() == work.tolist()
     assert np.all(found.gradients_ready_s <= found.last_end_s[:, None])
 
 
@@ -226,11 +211,6 @@ def test_more_time_anywhere_never_shortens_the_step(case, data):
     longer = case[key].copy()
     longer.flat[data.draw(st.integers(0, longer.size - 1))] += data.draw(st.integers(1, 20))
     assert simulate(**{**case, key: longer}).makespan_s >= before
-
-
-@given(steps(schedules=FIXED))
-def test_a_send_that_blocks_is_never_quicker(case):
-    assert simulate(**{**case, "blocking": True}).makespan_s >= simulate(**{**case, "blocking": False}).makespan_s
 
 
 @examples(30)

@@ -15,9 +15,9 @@ LINKS = {"send_forward_s": 2, "send_backward_s": 2, "latency_forward_s": 5, "lat
 GRADIENTS = Lane(id="gradients-0", name="gradients of stage 0", group="gradients")
 
 
-def small(**more):
+def small():
     """GPipe of two stages and two micro-batches over a link; ends at 22 (see test_simulation)."""
-    return build_timeline(simulate("gpipe", stages=2, micro_batches=2, forward_s=1, backward_s=1, **LINKS, **more))
+    return build_timeline(simulate("gpipe", stages=2, micro_batches=2, forward_s=1, backward_s=1, **LINKS))
 
 
 def spans_of(timeline, lane):
@@ -49,12 +49,6 @@ def test_spans_and_idle_time_of_a_lane_add_up_to_the_step():
 def test_a_link_that_costs_nothing_has_no_lane():
     timeline = build_timeline(simulate("1f1b", stages=2, micro_batches=2, forward_s=1, backward_s=2))
     assert [lane.id for lane in timeline.lanes] == ["stage-0", "stage-1"]
-
-
-def test_sends_that_block_stand_on_the_lane_of_their_stage():
-    timeline = small(blocking=True)
-    assert [lane.group for lane in timeline.lanes] == ["stages", "stages"]
-    assert timeline.busy_s.tolist() == [8, 8]
 
 
 def test_stages_may_have_names_of_their_own():

@@ -101,9 +101,8 @@ def test_a_window_beyond_the_step_is_empty_or_its_end():
     st.integers(1, 5),
     st.integers(1, 12),
     st.integers(0, 2**32 - 1),
-    st.booleans(),
 )
-def test_parts_phases_bubbles_and_totals_add_up_to_the_step(schedule, stages, micro_batches, seed, blocking):
+def test_parts_phases_bubbles_and_totals_add_up_to_the_step(schedule, stages, micro_batches, seed):
     """[S10] [S13]"""
     rng = np.random.default_rng(seed)
     name, chunks = schedule
@@ -111,11 +110,8 @@ def test_parts_phases_bubbles_and_totals_add_up_to_the_step(schedule, stages, mi
     links = ("send_forward_s", "send_backward_s", "latency_forward_s", "latency_backward_s")
     sends = {key: rng.uniform(0, 2, stages * chunks - 1) for key in links}
     timeline = build_timeline(
-        simulate(
-            name, stages=stages, micro_batches=micro_batches, chunks=chunks, **compute, **sends,
-            blocking=blocking and name != "delay-aware",
-        )
-    )  # fmt: skip
+        simulate(name, stages=stages, micro_batches=micro_batches, chunks=chunks, **compute, **sends)
+    )
     timeline = timeline.with_spans(REPLICAS, "gradients", timeline.step_s / 2, timeline.step_s * 1.1)
     view = build_view(timeline)
     step = view["step_s"]

@@ -422,7 +422,7 @@ def _record_pipelines(
 def _record_passes(schedule: str, size: dict[str, Any], micro_batches: int, times: dict[str, Any]) -> PassTimes:
     """Ends of all passes and messages of one step, as `simulate` walks through them, recorded. [S3]"""
     stages, chunks = size["stages"], size["chunks"]
-    shape = build_dependency_graph(schedule, stages, micro_batches, chunks, size["extra_warmup"], False)
+    shape = build_dependency_graph(schedule, stages, micro_batches, chunks, size["extra_warmup"])
     place = map_virtual_stages(schedule, stages, chunks)
     parts, boundaries = stages * chunks, stages * chunks - 1
     table: list[Any] = [0.0] * (3 * parts + 4 * boundaries + 1)

@@ -30,7 +30,6 @@ from crosszone.schedule.orders import (
     BACKWARD,
     FORWARD,
     SPLITS_WEIGHT_GRAD,
-    ExtraWarmup,
     build_orders,
     choose_group_size,
     count_in_flight,
@@ -47,7 +46,7 @@ def bound_makespan_s(
     stages: int,
     micro_batches: ArrayLike,
     chunks: int = 1,
-    extra_warmup: ExtraWarmup = 0,
+    extra_warmup: int = 0,
     forward_s: ArrayLike,
     backward_s: ArrayLike,
     weight_s: ArrayLike = 0.0,
@@ -55,7 +54,6 @@ def bound_makespan_s(
     send_backward_s: ArrayLike = 0.0,
     latency_forward_s: ArrayLike = 0.0,
     latency_backward_s: ArrayLike = 0.0,
-    blocking: bool = False,
 ) -> Floats:
     """Least time one step can take, never above `simulate`: array [...]. [S6] [S7] [S8]
 
@@ -77,10 +75,6 @@ def bound_makespan_s(
     if schedule not in SPLITS_WEIGHT_GRAD:
         by_part[BACKWARD] += by_part[2]
         by_part[2] = 0.0
-    if blocking:  # a send that blocks occupies the stage: it counts as part of the operation before it
-        by_part[FORWARD][:, :-1] += between[0]
-        by_part[BACKWARD][:, 1:] += between[1]
-        between[:2] = [np.zeros_like(between[0])] * 2
     chain = _PartChain(*by_part, *between)
     count_of_step = np.broadcast_to(counts, batch).ravel()
     bound = np.zeros(len(count_of_step))
@@ -91,7 +85,7 @@ def bound_makespan_s(
     return bound.reshape(batch)
 
 
-Size = tuple[str, int, int, int, ExtraWarmup]  # Schedule, stages, micro-batches, chunks, extra warm-up
+Size = tuple[str, int, int, int, int]  # Schedule, stages, micro-batches, chunks, extra warm-up
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,10 +178,10 @@ class _StageMarks:
 
 
 @lru_cache(maxsize=512)
-def _build_marks(schedule: str, stages: int, micro_batches: int, chunks: int, extra_warmup: ExtraWarmup) -> _StageMarks:
+def _build_marks(schedule: str, stages: int, micro_batches: int, chunks: int, extra_warmup: int) -> _StageMarks:
     """Count what each stage has done at each mark; long steps only do more of everything before the ways out."""
     group = choose_group_size(stages, micro_batches) if schedule == "interleaved" and chunks > 1 else 1
-    least = 4 * stages + int(np.max(extra_warmup))
+    least = 4 * stages + extra_warmup
     short = least + (micro_batches - least) % group
     same_group = group == 1 or choose_group_size(stages, short) == group
     count = short if short < micro_batches and same_group else micro_batches
@@ -309,12 +303,6 @@ def _list_limits(size: Size) -> NDArray[np.int32]:
 
 
 Numbers = Any
-
-
-def bound_pipeline_s(*times: Numbers, **options: Numbers) -> Numbers:
-    """Least time of a pipelined step, given what `bound_stages_s` takes: the longest chain through any stage. [S12]"""
-    longest, _ = bound_stages_s(*times, **options)
-    return select_largest(longest)
 
 
 def bound_stages_s(

@@ -13,8 +13,7 @@ hold one more micro-batch, else it waits for whichever comes first.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush
@@ -32,8 +31,6 @@ V_SHAPED = frozenset({"zbv", "dualpipev"})
 
 Ints = NDArray[np.int32]
 Operation = tuple[int, int, int]
-# Micro-batches more in flight than 1F1B has: on all stages but the last, or on each stage (`split_warmup`).
-ExtraWarmup = int | tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,18 +52,17 @@ class Orders:
 
 
 @lru_cache(maxsize=256)
-def build_orders(
-    schedule: str, stages: int, micro_batches: int, chunks: int = 1, extra_warmup: ExtraWarmup = 0
-) -> Orders:
+def build_orders(schedule: str, stages: int, micro_batches: int, chunks: int = 1, extra_warmup: int = 0) -> Orders:
     """What each stage runs, in order, during one step.
 
     build_orders("1f1b", 4, 8)
     build_orders("interleaved", 4, 8, chunks=2)
     build_orders("delay-aware", 8, 32, extra_warmup=3)
 
+    `extra_warmup`: micro-batches more in flight than 1F1B has, on all stages but the last.
     A delay-aware stage takes what has arrived first (`build_eager_orders`): this is its order while nothing is late.
     """
-    if min(stages, micro_batches, chunks) < 1 or np.min(extra_warmup) < 0:
+    if min(stages, micro_batches, chunks) < 1 or extra_warmup < 0:
         raise ValueError(f"{stages=}, {micro_batches=} and {chunks=} must be at least 1, {extra_warmup=} at least 0")
     if schedule in V_SHAPED and not stages == chunks == 1:
         if chunks != 2:
@@ -108,9 +104,7 @@ def list_stages_in_order(schedule: str, stages: int, chunks: int = 1) -> Ints:
 
 
 @lru_cache(maxsize=1024)
-def count_in_flight(
-    schedule: str, stages: int, micro_batches: int, chunks: int = 1, extra_warmup: ExtraWarmup = 0
-) -> Ints:
+def count_in_flight(schedule: str, stages: int, micro_batches: int, chunks: int = 1, extra_warmup: int = 0) -> Ints:
     """Most activations each stage holds at a time, counted in micro-batches of one chunk: array [stages]. [S1]
 
     Held from the forward pass to the end of the backward pass (for the weights, where that is apart).
@@ -124,17 +118,6 @@ def count_in_flight(
     return _make_read_only(_list_limits(schedule, stages, micro_batches, chunks, extra_warmup))
 
 
-def split_warmup(extra_warmup: int, delay_s: Sequence[float]) -> tuple[int, ...]:
-    """Extra micro-batches of each stage, given the delay of each boundary: only stages before a delay need them. [S1]
-
-    A stage holds as much of `extra_warmup` as its share of the delay that lies after it, rounded up.
-    """
-    after = [*np.cumsum(delay_s[::-1])[::-1].tolist(), 0.0]
-    return tuple(
-        math.ceil(round(extra_warmup * delay_left_s / after[0], 9)) if after[0] else 0 for delay_left_s in after
-    )
-
-
 def choose_group_size(stages: int, micro_batches: int) -> int:
     """Micro-batches that an interleaved stage runs on one chunk before it turns to the next.
 
@@ -145,7 +128,7 @@ def choose_group_size(stages: int, micro_batches: int) -> int:
     return next(fits, micro_batches)
 
 
-def _list_limits(schedule: str, stages: int, micro_batches: int, chunks: int, extra_warmup: ExtraWarmup) -> Ints:
+def _list_limits(schedule: str, stages: int, micro_batches: int, chunks: int, extra_warmup: int) -> Ints:
     """Forward passes ahead of backward passes that each stage may have. [S1]"""
     after = np.arange(stages - 1, -1, -1)
     if schedule == "gpipe":
@@ -155,7 +138,7 @@ def _list_limits(schedule: str, stages: int, micro_batches: int, chunks: int, ex
     elif schedule in ("1f1b", "interleaved"):
         limit = after + 1
     elif schedule == "delay-aware":
-        limit = after + 1 + (np.where(after > 0, extra_warmup, 0) if isinstance(extra_warmup, int) else extra_warmup)
+        limit = after + 1 + np.where(after > 0, extra_warmup, 0)
     else:
         raise ValueError(f"no schedule {schedule!r}")
     return np.asarray(np.minimum(limit, micro_batches * chunks), np.int32)
@@ -276,9 +259,7 @@ def _make_read_only(array: Ints) -> Ints:
 SAME_TIME = 1e-9  # Relative difference below which two times are one: rounding must not decide who is first
 
 
-def build_eager_orders(
-    limits: NDArray[np.int32], micro_batches: int, times: NDArray[np.float64], blocking: bool = False
-) -> Orders:
+def build_eager_orders(limits: NDArray[np.int32], micro_batches: int, times: NDArray[np.float64]) -> Orders:
     """The orders that eager stages come to with these times, `limits` micro-batches in flight on each. [S4]
 
     `times` is one column of the simulation's table: its rows are those that `DependencyGraph.duration_row` names.
@@ -326,8 +307,6 @@ def build_eager_orders(
             link_free[direction][boundary] = sent
             arrivals[direction][receiver].append(sent + latency[direction][boundary])
             heappush(queue, (arrivals[direction][receiver][-1], receiver))
-            if blocking:
-                free[stage] = sent
         heappush(queue, (free[stage], stage))
     kind = np.array(chosen, np.int32)
     micro_batch = np.where(kind == FORWARD, np.cumsum(kind == FORWARD, axis=1), np.cumsum(kind == BACKWARD, axis=1)) - 1

@@ -6,8 +6,6 @@ A node is an operation of a stage or a message between two stages. Each waits fo
 
     operation   the one before it on its stage          the message that brings its input (plus the link's latency)
     message     the operation that makes it             the message before it on the same link and direction
-
-Where sends block, a message takes its place on the sender's stage: the next operation waits for it.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from crosszone.schedule.orders import (
     BACKWARD,
     FORWARD,
     WEIGHT,
-    ExtraWarmup,
     Orders,
     build_orders,
     list_stages_in_order,
@@ -38,7 +35,6 @@ class DependencyGraph:
     """Nodes 1 .. n, each after those that it waits for; nodes of one level do not wait for each other."""
 
     orders: Orders
-    blocking: bool
     first: Ints
     """Node each node waits for: the one before it on its stage, or the maker of a message."""
     second: Ints
@@ -95,18 +91,13 @@ class DependencyGraph:
 
 @lru_cache(maxsize=256)
 def build_dependency_graph(
-    schedule: str,
-    stages: int,
-    micro_batches: int,
-    chunks: int = 1,
-    extra_warmup: ExtraWarmup = 0,
-    blocking: bool = False,
+    schedule: str, stages: int, micro_batches: int, chunks: int = 1, extra_warmup: int = 0
 ) -> DependencyGraph:
     """The graph of one schedule and size, built once."""
-    return build_graph_from_orders(build_orders(schedule, stages, micro_batches, chunks, extra_warmup), blocking)
+    return build_graph_from_orders(build_orders(schedule, stages, micro_batches, chunks, extra_warmup))
 
 
-def build_graph_from_orders(orders: Orders, blocking: bool = False) -> DependencyGraph:
+def build_graph_from_orders(orders: Orders) -> DependencyGraph:
     """The graph that follows from the orders of the stages.
 
     The table of times has a row for each kind and part (forward, backward, weight), then for each boundary: send
@@ -138,14 +129,9 @@ def build_graph_from_orders(orders: Orders, blocking: bool = False) -> Dependenc
     first[: count : count // stages] = -1
     second[receiver] = message
     first[message] = maker
-    if blocking:  # the stage goes on only when its message has left
-        next_operation = maker + 1
-        inside = next_operation % (count // stages) != 0
-        first[next_operation[inside]] = message[inside]
-    else:
-        queue = np.lexsort((maker, link))
-        same_link = link[queue[1:]] == link[queue[:-1]]
-        second[message[queue[1:][same_link]]] = message[queue[:-1][same_link]]
+    queue = np.lexsort((maker, link))
+    same_link = link[queue[1:]] == link[queue[:-1]]
+    second[message[queue[1:][same_link]]] = message[queue[:-1][same_link]]
 
     rows = 3 * parts + np.arange(4) * boundaries
     duration_row = np.concatenate([kind * parts + part, rows[direction] + boundary])
@@ -153,15 +139,12 @@ def build_graph_from_orders(orders: Orders, blocking: bool = False) -> Dependenc
     delay_row[receiver] = rows[2 + direction] + boundary
     counts = np.zeros((stages, 3 * parts + 4 * boundaries + 1))
     np.add.at(counts, (np.arange(count) // (count // stages), duration_row[:count]), 1.0)
-    if blocking:
-        np.add.at(counts, (stage_of_part[boundary + direction], duration_row[count:]), 1.0)
     order, levels = _sort_by_level(first, second)
     node = np.empty(len(order) + 1, np.int32)  # the last one is what -1 finds
     node[order], node[-1] = np.arange(1, len(order) + 1), NOTHING
     last = operation_of[WEIGHT if orders.splits else BACKWARD, :, -1][map_virtual_stages(schedule, stages, chunks)]
     return DependencyGraph(
         orders=orders,
-        blocking=blocking,
         first=node[first][order],
         second=node[second][order],
         duration_row=duration_row[order].astype(np.int32),

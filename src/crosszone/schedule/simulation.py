@@ -24,7 +24,6 @@ from crosszone.schedule.orders import (
     BACKWARD,
     SPLITS_WEIGHT_GRAD,
     WEIGHT,
-    ExtraWarmup,
     build_eager_orders,
     count_in_flight,
     map_virtual_stages,
@@ -72,7 +71,7 @@ class Simulation:
 
     @cached_property
     def busy_s(self) -> Floats:
-        """Time each stage computes (and sends, where sends block): array [..., stages]."""
+        """Time each stage computes: array [..., stages]."""
         return self._select_rows(np.arange(self.shape.stages), self.shape.counts @ self.times)
 
     @cached_property
@@ -114,7 +113,7 @@ def simulate(
     stages: int,
     micro_batches: int,
     chunks: int = 1,
-    extra_warmup: ExtraWarmup = 0,
+    extra_warmup: int = 0,
     forward_s: ArrayLike,
     backward_s: ArrayLike,
     weight_s: ArrayLike = 0.0,
@@ -122,7 +121,6 @@ def simulate(
     send_backward_s: ArrayLike = 0.0,
     latency_forward_s: ArrayLike = 0.0,
     latency_backward_s: ArrayLike = 0.0,
-    blocking: bool = False,
 ) -> Simulation:
     """When everything of one step happens, for given times of one micro-batch. [S3]
 
@@ -133,7 +131,6 @@ def simulate(
                                       parts k and k + 1 of the model (`list_stages_in_order`), stages x chunks - 1 in
                                       all; one inside a stage costs nothing whatever is given
     latency_*_s                       added to each message on its way, without occupying the link, [..., boundaries]
-    blocking                          a stage cannot compute while it sends (DeepSpeed's and GPT-NeoX's pipeline)
     """
     compute = tuple(np.asarray(time, float) for time in (forward_s, backward_s, weight_s))
     links = (send_forward_s, send_backward_s, latency_forward_s, latency_backward_s)
@@ -145,9 +142,9 @@ def simulate(
         if times.shape[1] != 1:
             raise ValueError("delay-aware stages choose their order by the times: simulate one step at a time")
         limits = count_in_flight(schedule, stages, micro_batches, chunks, extra_warmup)
-        graph = build_graph_from_orders(build_eager_orders(limits, micro_batches, times[:, 0], blocking), blocking)
+        graph = build_graph_from_orders(build_eager_orders(limits, micro_batches, times[:, 0]))
     else:
-        graph = build_dependency_graph(schedule, stages, micro_batches, chunks, extra_warmup, blocking)
+        graph = build_dependency_graph(schedule, stages, micro_batches, chunks, extra_warmup)
     return Simulation(graph, batch, times, _compute_ends(graph, times))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crosszone.schedule.orders import ExtraWarmup, choose_group_size
+from crosszone.schedule.orders import choose_group_size
 from crosszone.schedule.simulation import Simulation, simulate
 
 Floats = NDArray[np.float64]
@@ -70,23 +70,21 @@ def simulate_step_times(
     stages: int,
     micro_batches: int,
     chunks: int = 1,
-    extra_warmup: ExtraWarmup = 0,
-    blocking: bool = False,
-    periodic: bool = True,
+    extra_warmup: int = 0,
     **times: Any,
 ) -> StepTimes:
     """Start, end and waiting of each stage; `times` as `simulate` takes them (`forward_s` and so on). [S5]
 
-    `periodic=False` simulates every micro-batch. Delay-aware steps always are, one after the other.
+    Delay-aware steps are simulated whole, one after the other.
     """
     if unknown := set(times) - set(TIMES):
         raise TypeError(f"no times {sorted(unknown)}; known are {TIMES}")
     batch, columns = _flatten_times(times)
-    case = _ScheduleCase(schedule, stages, chunks, extra_warmup, blocking)
+    case = _ScheduleCase(schedule, stages, chunks, extra_warmup)
     steps = prod(batch)
     table = _StepTimesTable(steps, case)
     remaining = np.arange(steps)
-    if periodic and schedule != "delay-aware":
+    if schedule != "delay-aware":
         for short in case.list_short_steps(micro_batches):
             remaining = _extrapolate(case, columns, remaining, short, micro_batches, table)
             if not len(remaining):
@@ -171,8 +169,7 @@ class _ScheduleCase:
     schedule: str
     stages: int
     chunks: int
-    extra_warmup: ExtraWarmup
-    blocking: bool
+    extra_warmup: int
 
     @property
     def round_length(self) -> int:
@@ -209,7 +206,6 @@ class _ScheduleCase:
             micro_batches=micro_batches,
             chunks=self.chunks,
             extra_warmup=self.extra_warmup,
-            blocking=self.blocking,
             **times,
         )
 

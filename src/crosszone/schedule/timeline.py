@@ -138,10 +138,7 @@ class Timeline:
 
 
 def build_timeline(simulation: Simulation, stage_names: tuple[str, ...] | None = None) -> Timeline:
-    """The timeline of one simulated step: a lane for each stage, and one for each link and direction that is used.
-
-    Where sends block, they stand on the lane of the stage that sends.
-    """
+    """The timeline of one simulated step: a lane for each stage, and one for each link and direction that is used."""
     if simulation.times.shape[1] != 1:
         raise ValueError("a timeline shows one step: simulate it alone")
     graph, orders = simulation.shape, simulation.shape.orders
@@ -153,17 +150,13 @@ def build_timeline(simulation: Simulation, stage_names: tuple[str, ...] | None =
     back = graph.send_kind[used] == BACKWARD
     boundary = graph.send_boundary[used]
     sender, receiver = stage_of_part[boundary + back], stage_of_part[boundary + 1 - back]
-    place = sender
-    links: tuple[Lane, ...] = ()
-    if not graph.blocking:
-        pairs, index = np.unique(sender * graph.stages + receiver, return_inverse=True)
-        place = graph.stages + index
-        links = tuple(_build_link_lane(names, *divmod(int(pair), graph.stages)) for pair in pairs)
+    pairs, link_of_send = np.unique(sender * graph.stages + receiver, return_inverse=True)
+    links = tuple(_build_link_lane(names, *divmod(int(pair), graph.stages)) for pair in pairs)
     stage = np.repeat(np.arange(graph.stages), orders.kind.shape[1])
     kinds = np.array([KINDS.index(kind) for kind in (*KIND_NAMES, "send")])
     return Timeline(
         lanes=stages + links,
-        lane=_concatenate(stage, place),
+        lane=_concatenate(stage, graph.stages + link_of_send),
         kind=_concatenate(kinds[orders.kind.ravel()], np.full(len(used), kinds[-1])),
         start_s=np.concatenate([simulation.start_s.ravel(), send_start_s[used]]),
         end_s=np.concatenate([simulation.end_s.ravel(), sent_s[used]]),
