@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from crosszone.calibrate.published import PublishedResult
-from crosszone.schedule.averaging import LocalSgdPlan, compute_utilisation
+from published.averaging import LocalSgdPlan, compute_utilisation
 
 FAMILY = "intellect-1"
 UTILISATION, MFU, ALL_REDUCE = "compute utilisation", "MFU", "median outer all-reduce time"

@@ -13,7 +13,7 @@ import yaml
 
 from crosszone.calibrate.published import GRID_POINTS, STREAMING, PublishedResult, list_grid_gbps
 from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, Floats
-from crosszone.schedule.averaging import LocalSgdPlan, compute_utilisation, stream_fragments, sync_all_layers
+from published.averaging import LocalSgdPlan, compute_utilisation, stream_fragments, sync_all_layers
 
 _TARGET = re.compile(r"bandwidth needed for (\d{1,3})% compute utilisation")
 _HOURS = "training hours at 1 Gbit/s"

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from crosszone.predict.local_update import exchange_fragment
-from crosszone.schedule.averaging import (
+from published.averaging import (
     LocalSgdPlan,
     compute_utilisation,
     simulate_period_s,
     stream_fragments,
     sync_all_layers,
 )
+
+from crosszone.predict.local_update import exchange_fragment
 from predict.given import DDP, placed, zones
 
 
