@@ -14,7 +14,7 @@ from crosszone.calibrate.collective_fit import (
     estimate_collective_s,
     fit_links,
 )
-from crosszone.cost.tiers import Tier, node_tiers, ring_tier
+from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, Tier, figure
 from crosszone.cost.wan import WanTransport, wan_tier
 from crosszone.errors import InputError
 from crosszone.inputs.document import parse_document
@@ -126,9 +126,10 @@ def test_nics_and_fast_links_take_what_rings_show_and_the_model_gives_it_back():
     told = apply_link_figures(EXAMPLE, "example.yaml", figures(network, inside))
     scenario = scenario_of(told)
     (group,), (other,) = (zone.nodes for zone in scenario.cluster.zones)
-    tiers = node_tiers(group)
-    assert ring_tier(tiers, 32, 8, 8).bytes_per_s == pytest.approx(80e9, rel=1e-3)
-    assert ring_tier(tiers, 8, 8, 8).bytes_per_s == pytest.approx(120e9, rel=1e-3)
+    nics = group.network_gbps_node * BYTES_PER_S_PER_GBPS * figure("rdma", "efficiency")
+    assert nics == pytest.approx(80e9, rel=1e-3)
+    fast_link = 1e9 * group.gpu.link.gb_per_s * figure("fast_link", "efficiency", group.gpu.link.kind)
+    assert fast_link == pytest.approx(120e9, rel=1e-3)
     assert group.gpu == other.gpu and group.gpu.name == "h800-80gb-sxm"  # a kind has one fast link
     assert other.nic_gbps_per_gpu == 400  # a zone has its own network
     fields = [change.field for change in told.changes]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.cost import collectives as c
-from crosszone.cost.tiers import Tier, figure, shared
+from crosszone.cost.tiers import Tier, figure
 from effort import examples
 
 GB = 1e9
@@ -89,7 +89,7 @@ def test_a_hierarchical_all_reduce_crosses_zones_with_shards_only():
     Inside: 3 steps of 2 GB at 100 GB/s, twice. Across: 2 steps of 2 GB / 2 at 0.25 GB/s: as 2 (z-1)/z x 8 GB at 1 GB/s.
     """
     inside = c.reduce_scatter(8 * GB, ring_of(4, Tier(100 * GB, 0.0)))
-    across = c.all_reduce(2 * GB, ring_of(2, shared(Tier(GB, 0.01), 4)))
+    across = c.all_reduce(2 * GB, ring_of(2, Tier(GB / 4, 0.01)))
     together = c.zone_ring_pass(((8 * GB, 2.0),), 1.0, zone_ring(2.0, link=Tier(GB, 0.01)), passes=2.0)
     assert inside.seconds == pytest.approx(0.06)
     assert across.seconds == together.seconds == pytest.approx(8.0 + 2 * 0.01)
@@ -223,7 +223,7 @@ def test_fewer_bytes_more_bandwidth_and_less_latency_are_never_slower(seconds, s
 def test_k_groups_on_one_link_take_k_times(seconds, size, n, rate, groups):
     """[C12]"""
     link = Tier(rate, 0.0)
-    assert float(seconds(size, n, shared(link, groups))) == pytest.approx(groups * float(seconds(size, n, link)))
+    assert float(seconds(size, n, Tier(rate / groups, 0.0))) == pytest.approx(groups * float(seconds(size, n, link)))
 
 
 @pytest.mark.parametrize("seconds", TIMES)

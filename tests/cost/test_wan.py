@@ -1,4 +1,4 @@
-"""[T11] to [T14]: links between zones, shared fairly, and exchanges over them."""
+"""[C11] [T11] to [T14]: links between zones, shared fairly, and exchanges over them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from crosszone.cost.wan import (
     zone_exchange,
     zone_paths,
     zone_ring,
+    zone_ring_tier,
 )
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.links import ZoneLink, build_zone_links
@@ -63,7 +64,7 @@ def test_more_connections_help_until_the_link_is_full():
 
 
 def test_groups_share_the_link():
-    """[T11] 10 Gbit/s for 1, 8 and 64 groups."""
+    """[C12] [T11] 10 Gbit/s for 1, 8 and 64 groups."""
     tier = wan_tier(the_link(gbps=10, rtt_ms=1), groups=[1, 8, 64])
     assert tier.bytes_per_s[:, 1].tolist() == pytest.approx([10 * GBIT, 10 * GBIT / 8, 10 * GBIT / 64])
 
@@ -250,6 +251,15 @@ def test_the_ring_that_is_chosen_is_the_fastest_of_all():
     chosen = zone_exchange_s(1e9, paths, how, order=best_zone_ring(1e9, paths, how))[1]
     others = [zone_exchange_s(1e9, paths, how, order=order)[1] for order in [(0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2)]]
     assert chosen == min(others)
+
+
+def test_a_ring_over_zones_has_the_slowest_rate_and_the_mean_latency():
+    """[C11] Edges of 1, 10 and 10 Gbit/s; 10, 2.5 and 2.5 ms one way."""
+    slow = {"between": ["a", "b"], "gbps": 1, "rtt_ms": 20}
+    zones = {"zones": [zone(name) for name in "abc"], "links": [slow], "default_link": {"gbps": 10, "rtt_ms": 5}}
+    tier = zone_ring_tier(zone_paths(Cluster.model_validate(zones), WIDE), WIDE, (0, 1, 2))
+    assert tier.bytes_per_s[1] == pytest.approx(GBIT)
+    assert tier.latency_s[1] == pytest.approx(5e-3 + HOSTS)
 
 
 def test_one_zone_exchanges_nothing():

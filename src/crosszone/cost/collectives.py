@@ -131,7 +131,7 @@ def ring_share(ranks: Numbers) -> Any:
 
 
 def ring_rate(ranks: Any, stride: Any, local_gpus: Any, link_rate: Any, nic_rate: Any) -> Any:
-    """Bytes/s of a ring: the fast link where no network is crossed, else the NICs of all local members. [X5]"""
+    """Bytes/s of a ring: the fast link where no network is crossed, else the NICs of all local members. [C10] [X5]"""
     local = np.minimum(np.maximum(np.floor(local_gpus / stride), 1.0), ranks)
     # the least of both: every byte also passes the links inside the node on its way round
     return np.where(ranks * stride <= local_gpus, link_rate, np.minimum(link_rate, local * nic_rate))

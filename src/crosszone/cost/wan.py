@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import permutations
 from typing import Literal, NamedTuple
 
@@ -20,7 +21,7 @@ import numpy.typing as npt
 from crosszone.cost.collectives import CollectiveCost, Ring, TierBytes, all_reduce
 from crosszone.cost.gloo import gloo_all_reduce_s, gloo_bytes_per_s
 from crosszone.cost.record import as_floats, with_entries
-from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, Floats, Numbers, Tier, figure, ring_over, zone_uplinks
+from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, Floats, Numbers, Tier, figure, zone_uplinks
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.links import ZoneLink, build_zone_links
 
@@ -182,7 +183,7 @@ def wan_tier(
     back: bool = False,
     cap_bytes_per_s: Numbers = np.inf,
 ) -> Tier:
-    """The link as one of `groups` groups sees it that use it together; arrays end in low, expected, high RTT. [T11]
+    """The link as one of `groups` groups that share it sees it; arrays end in low, expected, high RTT. [C12] [T11]
 
     `back`: from the second zone to the first. `cap_bytes_per_s`: what both zones' uplinks leave for all groups.
     """
@@ -320,13 +321,16 @@ def zone_exchange(
 def zone_ring_tier(
     paths: Paths, transport: WanTransport, order: Sequence[int], *, groups: int = 1, nic_bytes_per_s: float = np.inf
 ) -> Tier:
-    """The ring over zones as one link that `groups` ranks of a zone share; arrays are low, expected, high RTT. [T14]"""
+    """The ring over zones as one link that `groups` ranks of a zone share; arrays are low, expected, high RTT. [T14]
+
+    The slowest edge's rate, and the mean latency: a message handed round meets every edge once. [C11]
+    """
     at, after = np.asarray(order, dtype=int), np.roll(order, -1)
     tiers = []
     for band in range(3):
         rates = _estimate_edge_rates(paths, at, after, band, groups, nic_bytes_per_s)
         latency = transport.latency_s(paths.rtt_s[band, at, after])
-        tiers.append(ring_over(*((Tier(rate, late), 1) for rate, late in zip(rates, latency, strict=True))))
+        tiers.append(Tier(reduce(np.minimum, rates), sum(latency) / len(order)))
     return Tier(np.stack([t.bytes_per_s for t in tiers]), np.stack([t.latency_s for t in tiers]))
 
 
