@@ -21,7 +21,9 @@ The pipeline is worked through pass by pass where it is short enough; else its t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -76,25 +78,17 @@ def record_prediction(p: Predictor, *, all_branches: bool = False) -> RecordedPr
     with recording(all_branches=all_branches) as tape:
         other = replace(p)
         other.parts.update({name: getattr(p, name) for name in KNOWN})
-        batch = replace(p.batch, **{group: _leaves(tape, group, getattr(p.batch, group)) for group in GROUPS})
-        k = _leaves(tape, "k", p.coefficients)
+        batch = replace(p.batch, **{group: _record_leaves(tape, group, getattr(p.batch, group)) for group in GROUPS})
+        k = _record_leaves(tape, "k", p.coefficients)
         outcome: dict[str, Any] = {
             name: tape.leaf(f"pipeline.{name}", getattr(pipelines, name)) for name in ("span_s", "ready_s")
         }
         other.parts["batch"], other.parts["coefficients"] = batch, k
-        other.parts["memory_coefficients"] = _leaves(tape, "km", p.memory_coefficients)
+        other.parts["memory_coefficients"] = _record_leaves(tape, "km", p.memory_coefficients)
         other.parts["step"] = simulate_step(
             batch, list_virtual_stage_layers(p.case), p.strategy, k, replace(pipelines, **outcome)
         )
         return RecordedPrediction(tape=tape, predictor=other, prediction=build_prediction(other))
-
-
-def _leaves(tape: Tape, group: str, columns: Columns) -> Columns:
-    recorded: dict[str, Any] = {
-        f.name: tape.leaf(f"{group}.{f.name}", getattr(columns, f.name))
-        for f in fields(columns)  # type: ignore[arg-type]
-    }
-    return replace(columns, **recorded)  # type: ignore[type-var]
 
 
 # Widths of a model that can be changed without changing how it is cut; layers, heads and experts cut it.
@@ -266,11 +260,14 @@ def record_scenario(p: Predictor, *, most_passes: int) -> RecordedScenario:
         k = inputs.coefficients()
         batch = replace(
             p.batch,
-            model=_named("model", _record_model_columns(placed, p)),
-            work=_named("work", _record_work_columns(placed, p)),
-            gpu=_named("gpu", placed.gpu_columns()),
-            stack=_named("stack", p.batch.stack),
-            links=_named("links", placed.link_columns()),
+            model=_name_columns(
+                "model",
+                model_columns(placed.case.model, vocab_multiple=p.framework.vocab_multiple, tp=p.strategy.tp),
+            ),
+            work=_name_columns("work", _record_work_columns(placed, p)),
+            gpu=_name_columns("gpu", placed.gpu_columns()),
+            stack=_name_columns("stack", p.batch.stack),
+            links=_name_columns("links", placed.link_columns()),
         )
         for (gpu, path), peak in inputs.peaks.items():
             tape.given[f"peak_of({gpu}, {path})"] = peak
@@ -313,7 +310,7 @@ def _record_placed(inputs: _Inputs) -> _RecordedPlacement:
     crossings = None
     if unrecorded.crosses:
         nics = [
-            columns[g].nic_bytes_per_s if g in columns else _plain_nic(group)
+            columns[g].nic_bytes_per_s if g in columns else group.network_gbps_node * BYTES_PER_S_PER_GBPS / group.gpus
             for g, group in enumerate(unrecorded.groups)
         ]
         slowest = nics[0]
@@ -327,14 +324,6 @@ def _record_placed(inputs: _Inputs) -> _RecordedPlacement:
     placed.parts["recorded_gpus"] = columns
     placed.parts["recorded_micro_batch"] = micro_batch
     return placed
-
-
-def _plain_nic(group: NodeGroup) -> float:
-    return group.network_gbps_node * BYTES_PER_S_PER_GBPS / group.gpus
-
-
-def _record_model_columns(placed: _RecordedPlacement, p: Predictor) -> Any:
-    return model_columns(placed.case.model, vocab_multiple=p.framework.vocab_multiple, tp=p.strategy.tp)
 
 
 def _record_work_columns(placed: _RecordedPlacement, p: Predictor) -> Any:
@@ -359,17 +348,15 @@ def _record_work_columns(placed: _RecordedPlacement, p: Predictor) -> Any:
     )
 
 
-def _named(group: str, columns: Columns) -> Columns:
-    recorded: dict[str, Any] = {
-        f.name: named(f"{group}.{f.name}", getattr(columns, f.name))
-        for f in fields(columns)  # type: ignore[arg-type]
-    }
-    return replace(columns, **recorded)  # type: ignore[type-var]
-
-
 def _record_leaves(tape: Tape, group: str, columns: Columns, **about: str) -> Columns:
+    """The columns with every field as an input of the record: `group.field`."""
+    return _name_columns(group, columns, partial(tape.leaf, **about))
+
+
+def _name_columns(group: str, columns: Columns, name: Callable[..., Any] = named) -> Columns:
+    """The columns with every field under its name: `group.field`."""
     recorded: dict[str, Any] = {
-        f.name: tape.leaf(f"{group}.{f.name}", getattr(columns, f.name), **about)
+        f.name: name(f"{group}.{f.name}", getattr(columns, f.name))
         for f in fields(columns)  # type: ignore[arg-type]
     }
     return replace(columns, **recorded)  # type: ignore[type-var]
