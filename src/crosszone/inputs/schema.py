@@ -1,7 +1,6 @@
 """Versioned JSON Schemas of the inputs, and a table of every key.
 
-`predict/schema.py` and `plan/schema.py` add those of the answers; the latter writes all: `python -m
-crosszone.plan.schema docs`.
+`plan/schema.py` adds those of the answers and writes all: `python -m crosszone.plan.schema docs`.
 """
 
 from __future__ import annotations

@@ -8,12 +8,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from crosszone.inputs.schema import ROOTS as INPUTS
 from crosszone.inputs.schema import write_schemas
 from crosszone.inputs.value import Value
 from crosszone.plan.plan import Plans
-from crosszone.predict.schema import ROOTS as PREDICTED
+from crosszone.predict.prediction import Prediction
+from crosszone.schedule.trace import Trace
 
-ROOTS: dict[str, type[Value]] = {**PREDICTED, "plans": Plans}
+ROOTS: dict[str, type[Value]] = {**INPUTS, "prediction": Prediction, "trace": Trace, "plans": Plans}
 
 
 if __name__ == "__main__":
