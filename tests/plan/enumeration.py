@@ -221,7 +221,7 @@ def _even_over_nodes(placed: PlacedStrategy) -> bool:
 
 def described(predictor: Predictor, swaps: Sequence[dict[int, int]]) -> Effect:
     """A placed strategy by what it comes to."""
-    s, memory = predictor.strategy, predictor.memory()
+    s, memory = predictor.strategy, predictor.memory
     zones = sorted(tuple(row) for row in predictor.placed.group[:, :, 0, 0].T.tolist())
     lying = min(zones, *(sorted(tuple(swap[g] for g in row) for row in zones) for swap in swaps)) if swaps else zones
     degrees = (s.tp, s.cp, s.pp, s.dp, s.ep, s.micro_batch, s.pipeline_schedule if s.pp > 1 else None, s.interleave)

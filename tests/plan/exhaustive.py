@@ -106,7 +106,7 @@ def compared(problem: Problem) -> Comparison:
         owner, option = grid.expand_groups(*grid.pair_with_groups())
         strategies += len(owner)
         for one, core in zip(candidates(search, grid, owner, option), owner.tolist(), strict=True):
-            if not one.predictor.memory().fits:
+            if not one.predictor.memory.fits:
                 continue
             feasible += 1
             family = int(search._families[number][grid.search_nodes.layout[core]])

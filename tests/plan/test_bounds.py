@@ -25,7 +25,7 @@ def checked(search: PlanSearch, number: int, grid: Any, core: int, leader: int, 
     lead, quick = grid.bound_groups_s(core_, leader_)[0], grid.bound_analytic_s(cores, option_)[0]
     tight, over = grid.bound_per_stage_s(cores, option_)[0], grid.find_over_bytes(core_, option_)[0]
     one = search.build_candidate(grid, core, option)
-    stages = one.predictor.memory().stages
+    stages = one.predictor.memory.stages
     lacks = max(stage.total - stage.limit for stage in stages) * GIB
     assert over == pytest.approx(lacks, rel=1e-9, abs=1e-9 * GIB)
     assert lead <= quick * NEAR

@@ -164,4 +164,4 @@ def test_options_left_out_are_no_better_than_one_that_stays(problem, data):
 
 def margin(one: Candidate) -> float:
     """GiB that the fullest GPU has left."""
-    return one.predictor.memory().margin
+    return one.predictor.memory.margin

@@ -51,7 +51,7 @@ def test_a_prediction_over_other_links_is_that_of_a_new_predictor(p, gbps, rtt_m
     moved = p.with_links("moved", placed, ())
     new = replace(p, name="moved", placed=replace(p.placed, links=links, shared_crossings=known), notices=())
     assert build_prediction(moved) == build_prediction(new)
-    assert p.memory() == moved.memory()
+    assert p.memory == moved.memory
     told = [explain(one, build_prediction(one), "step_time_s") for one in (moved, new)]
     assert told[0] == told[1]
 

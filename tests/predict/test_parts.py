@@ -60,7 +60,7 @@ def test_exposed_communication_is_that_of_the_breakdown(p: Predictor):
 @given(predictors())
 def test_memory_parts_add_up_and_the_fullest_stage_decides(p: Predictor):
     """[M1]"""
-    memory = p.memory()
+    memory = p.memory
     for stage in memory.stages:
         assert sum(stage.parts.values()) == pytest.approx(stage.total)
         assert min(stage.parts.values()) >= 0

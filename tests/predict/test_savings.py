@@ -23,9 +23,7 @@ def test_full_recomputation_costs_a_forward_pass_of_the_layers_and_keeps_their_i
     spent = sum(none.breakdown_s[name] for name in layers)
     assert full.breakdown_s["recompute"] == pytest.approx(spent / 3, rel=0.1)
     assert 1.15 < full.step_time_s.expected / none.step_time_s.expected < 1.4
-    kept = [
-        placed({"tp": 1, "dp": 8, "zero": 1, "recompute": r}, cluster=one_zone(8)).memory() for r in ("none", "full")
-    ]
+    kept = [placed({"tp": 1, "dp": 8, "zero": 1, "recompute": r}, cluster=one_zone(8)).memory for r in ("none", "full")]
     assert kept[1].peak.expected < kept[0].peak.expected - 5
     assert full.hfu.expected > full.mfu.expected
 

@@ -177,7 +177,7 @@ def test_a_replica_with_few_micro_batches_holds_no_more_than_it_has():
 
     def first(counts: list[int], small: bool) -> Any:
         cluster = fast_and_slow(4, slow="a100-40gb-sxm" if small else FAST)
-        return piped(counts, 4, cluster=cluster).memory().stages[0]
+        return piped(counts, 4, cluster=cluster).memory.stages[0]
 
     assert first([8, 2], small=False) == first([8, 8], small=False)
     assert first([2, 8], small=False) == first([8, 8], small=False)

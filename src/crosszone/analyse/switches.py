@@ -49,7 +49,7 @@ def find_best_bucket_mb(base: Predictor) -> float:
     low, high = LEAST_MB, max(gradient_mb, 2 * LEAST_MB)
     if base.framework.bucket_buffer:  # larger ones take memory of their own
         usual = get_bucket_bytes(base.case, base.framework.name) / 1e6
-        high = min(high, max(usual, usual + SPARE * base.memory().margin * GIB / 1e6))
+        high = min(high, max(usual, usual + SPARE * base.memory.margin * GIB / 1e6))
     for _ in range(2):
         sizes = np.geomspace(low, high, PLACES)
         best = int(np.argmin([with_bucket(base, float(size)).step_s[1] for size in sizes]))

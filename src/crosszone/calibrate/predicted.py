@@ -41,7 +41,7 @@ def predict_runs(runs: Sequence[MeasuredRun], profiles: Profiles) -> PredictedRu
     predictors = [build_run_predictor(run, profiles) for run in runs]
     return PredictedRuns(
         step_s=np.array([p.step_time.expected for p in predictors], dtype=float),
-        memory_gib=np.array([p.memory().peak.expected for p in predictors], dtype=float),
+        memory_gib=np.array([p.memory.peak.expected for p in predictors], dtype=float),
         gpu_measured=np.array([profiles.gpu_profile(get_gpu(run))[1] for run in runs], dtype=bool),
     )
 

@@ -261,7 +261,7 @@ def calibrate_single_run(
         step_s=estimate.after[0],
         sensitivity=measure_sensitivities(_make_predict_function(case, []), coefficient_priors, estimate.factors)[0],
     )
-    memory = (log.memory_gib, case.memory().peak.expected) if log.memory_gib else None
+    memory = (log.memory_gib, case.memory.peak.expected) if log.memory_gib else None
     uninformed = _list_uninformed_coefficients(coefficient_priors, estimate, [present, *alternatives])
     moved_fields = {coefficient.field for coefficient in moved}
     untold = [coefficient for coefficient in uninformed if coefficient.field not in moved_fields]
@@ -404,7 +404,7 @@ def _predict_alternatives(
             other = build_predictor(
                 scenario.replace(strategy=case.strategy.replace(**change), placement=None), profiles=case.profiles
             )
-            fits = other.memory().fits
+            fits = other.memory.fits
         except InputError:
             continue
         if fits:

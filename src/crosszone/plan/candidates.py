@@ -321,7 +321,7 @@ def compute_objective(candidate: Candidate, objective: Objective) -> float:
     if objective == "time":
         return candidate.step_s
     if objective == "memory":
-        return -candidate.predictor.memory().margin
+        return -candidate.predictor.memory.margin
     usd, kwh = compute_step_cost(candidate.predictor)
     value = usd if objective == "cost" else kwh
     return np.inf if value is None else value

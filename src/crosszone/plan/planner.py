@@ -259,7 +259,7 @@ def _rate(candidate: Candidate, objective: Objective, to_beat: float) -> float |
     try:
         candidate.predictor.placed.check()
         share = candidate.bound_table.settings.memory_share
-        fits = all(stage.total <= share * stage.limit for stage in candidate.predictor.memory().stages)
+        fits = all(stage.total <= share * stage.limit for stage in candidate.predictor.memory.stages)
         if not fits or (objective == "time" and not candidate.may_beat(to_beat)):
             return None
         return compute_objective(candidate, objective)

@@ -381,7 +381,7 @@ def _explain_memory(search: PlanSearch) -> Iterator[Notice]:
         return
     _, number, layout = nearest
     candidate = search.find_smallest_memory(number, layout)
-    memory = candidate.predictor.memory()
+    memory = candidate.predictor.memory
     worst = memory.stages[memory.worst_stage]
     s = candidate.strategy
     parts = sorted(((name, value) for name, value in worst.parts.items() if value > 0.05), key=lambda part: -part[1])

@@ -13,15 +13,9 @@ replace(placed, links=links, parts=select_parts(placed.parts, without=("ring",))
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Generic, Protocol, Self, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar, overload
 
 T = TypeVar("T")
-
-
-class HasParts(Protocol):
-    """A value that keeps its parts."""
-
-    parts: dict[str, Any]
 
 
 class cached_part(Generic[T]):

@@ -80,7 +80,7 @@ def build_prediction(p: Predictor, language: str = "en", *, with_notices: bool =
     breakdown = build_breakdown(p)
     bottleneck, shares = find_bottleneck(breakdown)
     traffic, egress = build_traffic(p, breakdown)
-    memory = p.memory()
+    memory = p.memory
     run = predict_run(p.placed, p.framework.name, step_time, shares["compute"], egress)
     tokens = named_triple("tokens_per_s", step_time.over(count_tokens_per_step(p.case.job)))
     mfu, hfu = (step_time.over(flops / p.peak_flops) for flops in (p.model_flops, p.hardware_flops))

@@ -17,7 +17,7 @@ from crosszone.cost.columns import model_columns, taken
 from crosszone.cost.memory import MemoryCoefficients, memory_coefficients
 from crosszone.cost.profile import Profile, Profiles
 from crosszone.cost.record import named
-from crosszone.errors import Notice
+from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.flops import TRAINING_PASSES, forward_flops_per_token
 from crosszone.inputs.frameworks import Framework
 from crosszone.inputs.job import find_compute_path
@@ -33,15 +33,17 @@ from crosszone.predict.batch import (
     stack_columns,
     sum_virtual_stages,
 )
-from crosszone.predict.lanes import build_step_timeline
 from crosszone.predict.local_update import predict_local_update_s
 from crosszone.predict.memory import predict_memory
 from crosszone.predict.parts import cached_part, select_parts
-from crosszone.predict.placed_strategy import BANDS, PlacedStrategy
+from crosszone.predict.placed_strategy import BANDS, EXPECTED, PlacedStrategy
 from crosszone.predict.prediction import Figure, Memory, Triple, named_triple
 from crosszone.predict.run import count_tokens_per_step, select_used_groups
 from crosszone.predict.step import SimulatedStep, bound_step_s, simulate_step
-from crosszone.schedule.timeline import Timeline
+from crosszone.schedule.orders import SPLITS_WEIGHT_GRAD
+from crosszone.schedule.timeline import Timeline, build_timeline
+from crosszone.schedule.trace import MAX_SPANS, Lane
+from crosszone.text import DEFAULT_LANGUAGE, label
 
 # Suffixes of arrays: K replica classes, S stages.
 
@@ -218,16 +220,41 @@ class Predictor:
         )
         return named_triple("step_time_s", triple)
 
-    def timeline(self, language: str = "en") -> Timeline:
-        """One step of the slowest replica: stages, links between them, reductions, updates. [S10]"""
-        return build_step_timeline(self, language)
-
-    def memory(self) -> Memory:
-        """Peak memory of every stage, the fullest of its replicas' GPUs. [M1]"""
-        return self._memory
+    def timeline(self, language: str = DEFAULT_LANGUAGE) -> Timeline:
+        """One step of the slowest replica: stages, links, reductions, updates; the last span ends with it. [S10]"""
+        step, s, row, micro_batches = self.step, self.strategy, self.row, self.row_micro_batches
+        passes = 3 if s.pipeline_schedule in SPLITS_WEIGHT_GRAD else 2
+        spans = (passes + 2) * s.pp * s.interleave * micro_batches  # a message after each pass but that for weights
+        if spans > MAX_SPANS:
+            params = {"limit": MAX_SPANS, "micro_batches": micro_batches}
+            raise InvalidError(Notice(code="trace_too_long", value=spans, field="strategy", params=params))
+        zone_of_stage = self.placed.zone[:, self.placed.replica_classes[0][self.slowest], 0, 0].tolist()
+        zones = tuple(self.placed.cluster.zones[zone].name for zone in zone_of_stage)
+        names = tuple(label("lane_stage", language, stage=stage, zone=zone) for stage, zone in enumerate(zones))
+        run = step.pipelines.alone(row)
+        timeline = build_timeline(run, names)
+        timeline = replace(timeline, lanes=tuple(_shorten_link_name(lane, zones, language) for lane in timeline.lanes))
+        ready = run.gradients_ready_s.reshape(s.pp, -1).max(axis=-1)
+        t = step.times
+        reduce, gather, update = (np.broadcast_to(x, t.forward.shape)[row] for x in (t.reduce, t.gather, t.update))
+        reduced = float(step.reduced_s[row])
+        for stage, zone in enumerate(zones):
+            name = label("lane_replicas", language, stage=stage, zone=zone)
+            lane = Lane(id=f"replicas-{stage}", name=name, group="gradients")
+            if reduce[stage] > 0:
+                begun = float(ready[stage])
+                timeline = timeline.with_spans(lane, "gradients", begun, float(ready[stage] + reduce[stage]))
+            end = reduced + float(update[stage])
+            timeline = timeline.with_spans(timeline.lanes[stage], "optimizer", reduced, end)
+            if gather[stage] > 0:
+                timeline = timeline.with_spans(lane, "parameters", end, end + float(gather[stage]))
+        done = reduced + float(step.update_s[row])
+        host_lane = Lane(id="host", name=label("lane_host", language), group="host")
+        return timeline.with_spans(host_lane, "other", done, float(self.step_s[EXPECTED]))
 
     @cached_part
-    def _memory(self) -> Memory:
+    def memory(self) -> Memory:
+        """Peak memory of every stage, the fullest of its replicas' GPUs. [M1]"""
         return predict_memory(self)
 
     @property
@@ -261,3 +288,12 @@ class Predictor:
             peak = named("peak_of", gpu.peak(path) or 0.0, gpu=gpu.name, path=path)
             total = total + named("gpus_of", count, gpu=gpu.name) * peak * 1e12
         return named("peak_flops", total)  # type: ignore[no-any-return]
+
+
+def _shorten_link_name(lane: Lane, zones: tuple[str, ...], language: str) -> Lane:
+    """A link by the numbers and zones of its stages: their names in full would not fit beside a lane."""
+    if lane.group != "links":
+        return lane
+    sender, receiver = (int(stage) for stage in lane.id.split("-")[1:])
+    between = zones[sender] if zones[sender] == zones[receiver] else f"{zones[sender]} > {zones[receiver]}"
+    return lane.replace(name=label("lane_link", language, sender=sender, taker=receiver, zones=between))
