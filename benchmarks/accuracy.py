@@ -46,8 +46,8 @@ from crosszone.calibrate.fit import (
 from crosszone.calibrate.runs import read_runs
 from crosszone.calibrate.stability import read_stability_table
 from crosszone.calibrate.testbed import build_transfer_report
-from crosszone.cost.coefficients import pair_spread
-from crosszone.cost.memory import memory_profiles
+from crosszone.cost.coefficients import read_pair_spread
+from crosszone.cost.memory import read_memory_profiles
 from crosszone.cost.operator_profile import list_sampled_gpus, load_operator_profile
 from crosszone.cost.own_profiles import load_cluster_profile
 from crosszone.cost.profile import Profiles
@@ -104,7 +104,7 @@ def format_cell(value: Any) -> str:
 
 def count_coefficients(profiles: Profiles) -> str:
     """How many coefficients there are."""
-    memory = memory_profiles()
+    memory = read_memory_profiles()
     more = len(memory["common"]) + sum(isinstance(e, dict) for s in memory["stacks"].values() for e in s.values())
     fitted = int((~profiles.fixed).sum())
     return (
@@ -220,11 +220,11 @@ def score_stated_chances(validations: Sequence[CrossValidation]) -> list[str]:
     for validation in validations:
         if validation.kind in CHANCE_KINDS:
             pairs = pair_strategies(validation)
-            lines = score_chances(pairs, pair_spread()).items()
+            lines = score_chances(pairs, read_pair_spread()).items()
             count = f"{len(pairs.weight)} pairs of {pairs.setups} set-ups"
             text += [f"{count}, left out of the fit: {LEFT_OUT[validation.kind]}.", ""]
             text += format_table("stated chance of the one predicted faster", columns, lines)
-    return [*text, f"Spread of a pair: {pair_spread()}, found from the same pairs left out by whole sources."]
+    return [*text, f"Spread of a pair: {read_pair_spread()}, found from the same pairs left out by whole sources."]
 
 
 def _score_by_known_parts(validation: CrossValidation) -> Sequence[tuple[str, Any]]:
@@ -346,7 +346,7 @@ def format_operators() -> list[str]:
     for gpu in list_sampled_gpus():
         profile = load_operator_profile(gpu)
         if profile is not None:
-            lines = profile.summary().items()
+            lines = profile.summarize().items()
             text += format_table(
                 gpu, columns, ((name, {**errors, "samples": int(errors["samples"])}) for name, errors in lines)
             )
@@ -359,7 +359,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, nargs="?", default=measured.FOLDER)
     parser.add_argument("--quick", action="store_true", help="leave out the cross-validation")
     arguments = parser.parse_args()
-    profiles = Profiles.shipped()
+    profiles = Profiles.load_shipped()
     head = [
         "`python benchmarks/accuracy.py`: errors are |predicted / measured - 1|. " + count_coefficients(profiles),
         "",

@@ -68,13 +68,13 @@ def main() -> None:
     without: dict[str, float] = {}
     for name in CLUSTERS:
         alone = fit_kernels_and_links(name, folder)
-        profiles = Profiles.shipped().with_own(alone)
+        profiles = Profiles.load_shipped().with_own(alone)
         software = fit_cluster(select_jobs(runs, name), profiles, name=name, source=alone.source)
         without |= {left_out.run.id: left_out.error_pct for left_out in software.left_out}
         if arguments.write:
             profile = join_profiles(alone, software.profile).model_copy(update={"created": CREATED})
-            (SHIPPED / f"{name}.yaml").write_text(HEAD.format(name=name) + own_profiles.text_of(profile), "utf-8")
-    scored = {scored_job.run.id: scored_job for scored_job in score_components(runs, Profiles.shipped()).runs}
+            (SHIPPED / f"{name}.yaml").write_text(HEAD.format(name=name) + own_profiles.format_text(profile), "utf-8")
+    scored = {scored_job.run.id: scored_job for scored_job in score_components(runs, Profiles.load_shipped()).runs}
     lines = [
         "`python benchmarks/clusters.py`: jobs of GPUModeling25 by `predict` with the profile of their cluster, against"
         " their fastest iteration; *left out*: what the software adds was fitted without that set-up.",

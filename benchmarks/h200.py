@@ -51,7 +51,7 @@ def main() -> None:
         rows = [
             row
             for path in sorted((MEASURED / part).glob("h200_*.csv"))
-            for row in score_runs(path, Profiles.shipped()).rows
+            for row in score_runs(path, Profiles.load_shipped()).rows
         ]
         worst = [row for row in rows if row.stack in ("hf-eager", "hf-compile")]
         lines.append(format_line(f"{title}: Hugging Face, all", summarize_errors(worst)))
@@ -68,7 +68,7 @@ def main() -> None:
     if profile is not None:
         lines += ["", f"Operators: {profile.samples} samples; {profile.source}", ""]
         lines += ["| operator | samples | held-out samples, mean % | unseen sizes, mean % |", "|---|---|---|---|"]
-        for family, errors_of_family in profile.summary().items():
+        for family, errors_of_family in profile.summarize().items():
             errors = f"{errors_of_family['error_pct']:.1f} | {errors_of_family['unseen_pct']:.1f}"
             lines.append(f"| {family} | {errors_of_family['samples']:.0f} | {errors} |")
     write_section("H200 profile", "\n".join(lines))

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.cost.columns import LinkColumns, WorkColumns, model_columns
+from crosszone.cost.columns import LinkColumns, WorkColumns, build_model_columns
 from crosszone.cost.layer import LayerCost
 from crosszone.cost.profile import Profiles
 from crosszone.inputs.scenario import Scenario, load_scenario
-from crosszone.predict.batch import Batch, group_columns, stack_columns
+from crosszone.predict.batch import Batch, build_group_columns, build_stack_columns
 from crosszone.predict.predict import predict
 from crosszone.predict.step import step_s
 from results import write_section
@@ -95,7 +95,7 @@ def build_strategies(count: int, stages: int) -> tuple[Batch, LayerCost, npt.NDA
     repeats = np.ones((count, runs), order="F")
     if runs == 3:
         repeats[:, 1] = stages - 2
-    model = model_columns(
+    model = build_model_columns(
         load_scenario(
             {
                 "name": "x",
@@ -105,7 +105,7 @@ def build_strategies(count: int, stages: int) -> tuple[Batch, LayerCost, npt.NDA
             }
         ).model
     )
-    gpu, stack = group_columns(group, "bf16", 64), stack_columns(profile.settings, 0.0)
+    gpu, stack = build_group_columns(group, "bf16", 64), build_stack_columns(profile.settings, 0.0)
     batch = Batch(
         model=model,
         work=work,
@@ -131,8 +131,11 @@ def measure_arrays() -> list[str]:
     for count in (1024, 2048, 4096):
         for stages in (1, 8, 64):
             batch, layers, at = build_strategies(count, stages)
-            k = layers.k
-            strategy_s = measure_cpu_s(lambda b=batch, x=layers, i=at, k=k: step_s(b, k, x.gathered(i, b.work))) / count  # type: ignore[misc]
+
+            def score(b: Batch = batch, x: LayerCost = layers, i: npt.NDArray[np.int64] = at) -> object:
+                return step_s(b, x.k, x.select_strategies(i, b.work))
+
+            strategy_s = measure_cpu_s(score) / count
             rows.append(f"| arrays: chunks of {count}, p {stages} | {strategy_s * 1e6:.2f} us a strategy |")
     return rows
 

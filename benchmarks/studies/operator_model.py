@@ -267,7 +267,7 @@ A100_VARIANTS = (
 
 def compare_h200() -> list[tuple[str, str, Mapping[str, float]]]:
     """Hugging Face steps: stacks fitted to the fit rows and scored on the check rows; then whole models left out."""
-    profiles = Profiles.shipped()
+    profiles = Profiles.load_shipped()
     files = [BENCHMARKS / "measured/fit/h200_steps.csv", measured.FOLDER / "measured_runs_h200.csv"]
     fitted = [run for path in files for run in select_usable_runs(read_runs(path)[0], {}) if run.stack in HF_STACKS]
     check = select_usable_runs(read_runs(BENCHMARKS / "measured/check/h200_steps.csv")[0], {})
@@ -288,9 +288,9 @@ def compare_h200() -> list[tuple[str, str, Mapping[str, float]]]:
 def compare_a100() -> list[tuple[str, str, Mapping[str, float]]]:
     """Published steps on A100 and A800: every free coefficient fitted to the other rows of these GPUs."""
     main_file = measured.FOLDER / "measured_runs.csv"
-    shipped = Profiles.shipped()
+    shipped = Profiles.load_shipped()
     runs = select_usable_runs(read_runs(main_file)[0], read_doubtful_reasons(main_file, None))
-    runs = [run for run in runs if shipped.gpu_profile(get_gpu(run)) == ("a100", True)]
+    runs = [run for run in runs if shipped.find_family(get_gpu(run)) == ("a100", True)]
     sources, models = [run.source for run in runs], [run.case.model.name for run in runs]
     tables = {"whole sources": assign_folds(sources, 100), "whole models": assign_folds(models, MODEL_FOLDS)}
     lines = []

@@ -152,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _fit_values(runs: list[MeasuredRun], also: list[MeasuredRun], alone: list[MeasuredRun], keep: bool) -> None:
     """Fit, show and perhaps keep the coefficients."""
-    profiles = Profiles.shipped()
+    profiles = Profiles.load_shipped()
     rows = build_training_rows(runs, also)
     fitted, second_start = fit_profiles(rows, profiles), fit_profiles(rows, profiles, strewn=1.0)
     values, errors = fitted.values, fitted.error
@@ -170,7 +170,7 @@ def _fit_values(runs: list[MeasuredRun], also: list[MeasuredRun], alone: list[Me
 
 def _fit_bands(runs: list[MeasuredRun], paths: Sequence[Path], doubtful: Mapping[str, str], keep: bool) -> None:
     """Find, show and perhaps keep the widths of the bands."""
-    profiles = Profiles.shipped()
+    profiles = Profiles.load_shipped()
     validations = [cross_validate(build_training_rows(runs), profiles, kind) for kind in FOLDS]
     widths = {
         "step": fit_step_widths([validation for validation in validations if validation]),

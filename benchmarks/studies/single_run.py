@@ -70,7 +70,7 @@ def calibrate_on(run: MeasuredRun, profiles: Profiles, errors: Vector) -> Single
     The closed form of the step is moved, times what the simulated step differs from it; that is looked up again
     with the coefficients found.
     """
-    family, measured = profiles.gpu_profile(get_gpu(run))
+    family, measured = profiles.find_family(get_gpu(run))
     priors = build_priors(profiles, [family], run.stack, gpu_measured=measured, errors=errors)
     steps, places = StepBatches([run], profiles), _locate_coefficients(profiles, run)
     target = run.step_time_s or 0.0
@@ -95,7 +95,7 @@ def calibrate_on_each(
 ) -> list[Choice]:
     """Calibrate on each row in turn; the others are those that read the same coefficients."""
     before, measured = predict_runs_s(runs, profiles), np.array([run.step_time_s for run in runs], dtype=float)
-    scopes = [(profiles.gpu_profile(get_gpu(run))[0], run.stack) for run in runs]
+    scopes = [(profiles.find_family(get_gpu(run))[0], run.stack) for run in runs]
     choices = []
     for index, run in enumerate(runs):
         same_scope = np.array([scope == scopes[index] and k != index for k, scope in enumerate(scopes)])
@@ -129,7 +129,7 @@ def calibrate_on_each(
 
 def _locate_coefficients(profiles: Profiles, run: MeasuredRun) -> dict[str, int]:
     """Where each coefficient of a run stands among the values."""
-    index = profiles.index([profiles.gpu_profile(get_gpu(run))[0]], [run.stack])
+    index = profiles.index([profiles.find_family(get_gpu(run))[0]], [run.stack])
     return {field: int(at[0, 0]) for field, at in index.items()}
 
 
@@ -164,12 +164,12 @@ def fit_without(runs: Sequence[MeasuredRun], also: Sequence[MeasuredRun], left_o
     rows = build_training_rows(
         [r for r in runs if r.source not in left_out], [r for r in also if r.source not in left_out]
     )
-    return fit_profiles(rows, Profiles.shipped())
+    return fit_profiles(rows, Profiles.load_shipped())
 
 
 def set_stack(runs: Sequence[MeasuredRun], profiles: Profiles, *, has_stack: bool) -> list[MeasuredRun]:
     """The runs with the stack that they are of, or with the one a newcomer gets: their framework's default."""
-    return list(runs) if has_stack else [run.with_stack(profiles.stack_of(run.framework)) for run in runs]
+    return list(runs) if has_stack else [run.with_stack(profiles.select_stack(run.framework)) for run in runs]
 
 
 def read_old_rows(name: str) -> list[str]:
@@ -208,7 +208,7 @@ def main() -> None:
         select_usable_runs(read_runs(arguments.data / name)[0], doubtful)
         for name in ("measured_runs.csv", "measured_runs_vtrain_single.csv")
     )
-    shipped = Profiles.shipped()
+    shipped = Profiles.load_shipped()
     lines = []
     for name, (source, left_out) in SOURCES.items():
         if name not in arguments.only:

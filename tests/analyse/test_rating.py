@@ -183,7 +183,7 @@ def test_a_shared_uplink_and_thin_network_cards_limit_too():
     assert found["b > a"].limited_by == "link"
     thin = placed({"tp": 8, "dp": 2}, job=JOB, cluster=zones(2, 8, node={"nic_gbps_per_gpu": 0.5}), placement=APART)
     use = uses(thin)["a > b"]
-    carried = thin.placed.crossings.ring_link(thin.placed.ring, thin.placed.zone_ranks).bytes_per_s[1]
+    carried = thin.placed.crossings.get_ring_link(thin.placed.ring, thin.placed.zone_ranks).bytes_per_s[1]
     assert (use.limited_by, use.carries_gbps) == ("nic", pytest.approx(float(carried) * 8 / 1e9))
     assert 0.8 * 8 * 0.5 < use.carries_gbps <= 8 * 0.5
 
@@ -192,10 +192,10 @@ def test_a_shared_uplink_and_thin_network_cards_limit_too():
 def test_what_a_link_carries_is_what_the_prediction_takes_it_to_carry(link):
     """[A19] The ring of zones and the boundary of a pipeline, bytes/s of payload."""
     ring = across(**link)
-    carried = ring.placed.crossings.ring_link(ring.placed.ring, ring.placed.zone_ranks).bytes_per_s[1]
+    carried = ring.placed.crossings.get_ring_link(ring.placed.ring, ring.placed.zone_ranks).bytes_per_s[1]
     assert uses(ring)["a > b"].carries_gbps == pytest.approx(float(carried) * 8 / 1e9)
     boundary = placed({"tp": 4, "cp": 2, "pp": 2}, job=JOB, cluster=zones(2, 8, **{"jitter_ms": 0.0} | link))
     use = uses(boundary)["a > b"]
-    rate, _ = boundary.placed.crossings.boundary(0, 1, use.ranks)
+    rate, _ = boundary.placed.crossings.get_boundary(0, 1, use.ranks)
     assert (use.kinds, use.ranks) == (("pipeline",), 8)
     assert use.carries_gbps == pytest.approx(float(rate[1]) * use.ranks * 8 / 1e9)

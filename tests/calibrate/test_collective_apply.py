@@ -14,8 +14,8 @@ from crosszone.calibrate.collective_fit import (
     estimate_collective_s,
     fit_links,
 )
-from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, Tier, figure
-from crosszone.cost.wan import WanTransport, wan_tier
+from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, Tier, read_figure
+from crosszone.cost.wan import WanTransport, build_wan_tier
 from crosszone.errors import InputError
 from crosszone.inputs.document import parse_document
 from crosszone.inputs.scenario import read_scenario
@@ -70,7 +70,7 @@ def test_the_model_gives_the_measured_latency_and_rate_back(backend, library):
     rows = [measured(scope, link, backend=backend) for scope in ("beijing>shanghai", "shanghai>beijing")]
     text = EXAMPLE.replace("loss_pct: 0.01", "loss_pct: 0").replace("jitter_ms: 0.5", "jitter_ms: 0")
     told = apply_link_figures(text, "example.yaml", figures(*rows))
-    tier = wan_tier(scenario_of(told).links[0, 1], WanTransport(library=library))
+    tier = build_wan_tier(scenario_of(told).links[0, 1], WanTransport(library=library))
     assert tier.bytes_per_s[1] == pytest.approx(link.bytes_per_s, rel=1e-3)
     assert tier.latency_s[1] == pytest.approx(link.latency_s, rel=1e-3)
 
@@ -126,9 +126,9 @@ def test_nics_and_fast_links_take_what_rings_show_and_the_model_gives_it_back():
     told = apply_link_figures(EXAMPLE, "example.yaml", figures(network, inside))
     scenario = scenario_of(told)
     (group,), (other,) = (zone.nodes for zone in scenario.cluster.zones)
-    nics = group.network_gbps_node * BYTES_PER_S_PER_GBPS * figure("rdma", "efficiency")
+    nics = group.network_gbps_node * BYTES_PER_S_PER_GBPS * read_figure("rdma", "efficiency")
     assert nics == pytest.approx(80e9, rel=1e-3)
-    fast_link = 1e9 * group.gpu.link.gb_per_s * figure("fast_link", "efficiency", group.gpu.link.kind)
+    fast_link = 1e9 * group.gpu.link.gb_per_s * read_figure("fast_link", "efficiency", group.gpu.link.kind)
     assert fast_link == pytest.approx(120e9, rel=1e-3)
     assert group.gpu == other.gpu and group.gpu.name == "h800-80gb-sxm"  # a kind has one fast link
     assert other.nic_gbps_per_gpu == 400  # a zone has its own network

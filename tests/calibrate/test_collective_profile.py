@@ -123,9 +123,9 @@ def test_collectives_become_a_profile_that_predictions_use(home, tmp_path):
     told = json.loads(done.stdout)
     assert told["saved"] == "lab" and {one["op"] for one in told["collectives"]} == {"all_reduce", "send_recv"}
     given_ = scenario(strategy={"tp": 4, "dp": 4}, job=MEGATRON, cluster=one_zone())
-    slow = predict(given_, profiles=Profiles.shipped().with_own(load("lab")))
+    slow = predict(given_, profiles=Profiles.load_shipped().with_own(load("lab")))
     assert slow.basis.own_profile == "lab"
-    assert slow.step_time_s.expected > predict(given_, profiles=Profiles.shipped()).step_time_s.expected
+    assert slow.step_time_s.expected > predict(given_, profiles=Profiles.load_shipped()).step_time_s.expected
     shown = call("calibrate", "links", table, "--save", "other", "--gpu", GPU)
     assert shown.returncode == 0 and "other" in shown.stdout
 
@@ -159,7 +159,7 @@ def test_jobs_add_what_their_software_shows_to_a_profile_of_links(home, tmp_path
     known = load("lab")
     assert known.collectives and known.stacks["gpt-neox"]
     (row,), (run,) = told["rows"], read_components(jobs)[0]
-    after = predict_components(run, Profiles.shipped().with_own(known)).step
+    after = predict_components(run, Profiles.load_shipped().with_own(known)).step
     assert row["after_s"] == pytest.approx(after, rel=1e-3)  # values are kept to four digits
     shown = call("calibrate", "jobs", jobs)
     assert shown.returncode == 0 and "host_s" in shown.stdout

@@ -317,7 +317,7 @@ def test_a_cluster_nobody_measured_is_scored_with_the_catalogue_s_links(one):
 
 def test_an_own_profile_in_use_is_what_jobs_are_scored_with(one):
     """It lies over nothing but the shipped values: two measurements of one cluster are not mixed."""
-    mine = Profiles.shipped().with_own(OwnProfile(name="mine", source="", created=""))
+    mine = Profiles.load_shipped().with_own(OwnProfile(name="mine", source="", created=""))
     assert add_cluster_profile("perlmutter", mine) is mine
 
 

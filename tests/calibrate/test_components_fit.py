@@ -29,7 +29,7 @@ PLANTED = {"host_s": 0.0008, "host_backward": 2.0, "elementwise": 1.2, "optimize
 
 @cache
 def profiles() -> Profiles:
-    return add_cluster_profile("perlmutter", Profiles.shipped())
+    return add_cluster_profile("perlmutter", Profiles.load_shipped())
 
 
 def with_stack(values: dict[str, float]) -> Profiles:
@@ -69,7 +69,7 @@ def test_the_parts_of_jobs_are_met_by_what_is_fitted_to_them(tmp_path):
 
 def test_a_coefficient_that_no_job_shows_stays_at_the_shipped_value(tmp_path):
     """One replica waits for nobody."""
-    shipped = Profiles.shipped().coefficients(["generic"], [STACK]).jitter
+    shipped = Profiles.load_shipped().coefficients(["generic"], [STACK]).jitter
     single = {"dp": "1", "pp": "1", "mp": "1", "gpus": "1", "gpus_per_node": "1", "layers_first": "44"}
     single |= {"global_batch": "64"}
     alone, _ = read_components(written(tmp_path / "alone.csv", single))
@@ -102,7 +102,9 @@ def test_the_shipped_profile_is_what_the_measured_jobs_say(data):
     """[K63] To the digits it is written with: fitted anew beside the kernels and links of the file."""
     runs, _ = read_components(data / "gpumodeling25" / "runs.csv")
     known = load("vista")
-    links_and_kernels = Profiles.shipped().with_own(known.model_copy(update={"stacks": {}}))  # sends as in the jobs
+    links_and_kernels = Profiles.load_shipped().with_own(
+        known.model_copy(update={"stacks": {}})
+    )  # sends as in the jobs
     jobs = [run for run in select_fastest(runs) if run.cluster == "vista"]
     found = fit_stack(jobs, links_and_kernels)
     assert set(known.stacks[STACK]) == set(FITTED_COEFFICIENTS)

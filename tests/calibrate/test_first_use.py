@@ -95,14 +95,14 @@ def test_too_few_samples_are_refused_with_how_many_are_needed(say, tmp_path):
     status, out, _ = say("fit", samples(tmp_path, rows=1), "--save", "one", "-o", made, "--json")
     (error,) = errors(out)
     assert (status, error["code"]) == (2, "samples_few") and "12" in error["message"]
-    assert own_profiles.saved() == [] and not made.exists()
+    assert own_profiles.list_saved() == [] and not made.exists()
 
 
 def test_an_own_profile_without_a_value_is_not_saved(say, tmp_path):
     """Products of one pass alone tell no coefficient that predictions use."""
     status, out, _ = say("fit", samples(tmp_path), "--no-correction", "--save", "nothing", "--json")
     assert (status, errors(out)[0]["code"]) == (2, "samples_tell_nothing")
-    assert own_profiles.saved() == []
+    assert own_profiles.list_saved() == []
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

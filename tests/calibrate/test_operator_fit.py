@@ -278,7 +278,7 @@ def test_a_wrong_table_is_refused_and_nothing_is_written(say, tmp_path):
     error = json.loads(out)["errors"][0]
     assert (status, error["code"], error["line"]) == (2, "samples_range", 8)
     assert not (tmp_path / "made.yaml").exists()
-    assert own_profiles.saved() == []
+    assert own_profiles.list_saved() == []
 
 
 @pytest.mark.parametrize(

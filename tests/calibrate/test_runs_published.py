@@ -242,7 +242,7 @@ def test_doubtful_rows_are_read_with_their_reason(data, published):
 @pytest.mark.slow
 def test_accuracy_of_a_row_is_the_prediction_of_its_case():
     """Every row whose strategy is legal, through `accuracy` and through `predict` of its scenario: one number."""
-    profiles, equal = Profiles.shipped(), 0
+    profiles, equal = Profiles.load_shipped(), 0
     for name in FILES:
         runs = read_runs(measured.FOLDER / name)[0]
         for run, scored in zip(runs, predict_runs(runs, profiles).step_s, strict=True):

@@ -20,12 +20,12 @@ def own():
     def given(*for_stacks):
         slow = {"value": 0.3, "error": 0.01, "origin": "measured"}
         gpus = {"h200-141gb-sxm": {"matmul": slow}}
-        own_profiles.give(
+        own_profiles.override_default(
             OwnProfile(name="mine", source="kernels", created="2026-11-16", gpus=gpus, for_stacks=for_stacks)
         )
 
     yield given
-    own_profiles.give(None)
+    own_profiles.override_default(None)
 
 
 def on_h200(stack):

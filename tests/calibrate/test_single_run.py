@@ -68,7 +68,7 @@ def titan(folder: Path, step_s: float, name: str = "titan.log", lines: int = 8) 
 
 def test_priors_are_the_profiles_error_and_how_sites_differ():
     """[K32] The stack has its own host_s (error 0.066): hypot(0.066, 0.2 x 0.6); score_traffic is common."""
-    profiles = Profiles.shipped()
+    profiles = Profiles.load_shipped()
     result = {one.field: one for one in build_priors(profiles, ["h100"], "megatron-core")}
     own, common = profiles.place["stack megatron-core", "host_s"], profiles.place["common", "score_traffic"]
     assert result["host_s"].sd == pytest.approx(
@@ -176,10 +176,12 @@ def test_factors_on_coefficients_change_the_case_and_nothing_else():
 @pytest.mark.parametrize("factor", [0.9, 1.0, 1.25])
 def test_a_log_is_met_within_three_percent_through_its_own_profile(tmp_path, factor):
     scenario = load_scenario(SCENARIO)
-    before = build_predictor(scenario, profiles=Profiles.shipped()).step_time.expected
-    result = calibrate_single_run(titan(tmp_path, factor * before), scenario, name="mine", profiles=Profiles.shipped())
+    before = build_predictor(scenario, profiles=Profiles.load_shipped()).step_time.expected
+    result = calibrate_single_run(
+        titan(tmp_path, factor * before), scenario, name="mine", profiles=Profiles.load_shipped()
+    )
     own = result.profile
-    after = build_predictor(scenario, profiles=Profiles.shipped().with_own(own)).step_time.expected
+    after = build_predictor(scenario, profiles=Profiles.load_shipped().with_own(own)).step_time.expected
     assert after == pytest.approx(factor * before, rel=0.03)
     assert after == pytest.approx(result.after_s["step"], rel=1e-3)
     assert own.scores["error_after_pct"] == pytest.approx(100.0 * (after / (factor * before) - 1.0), abs=0.1)
@@ -209,7 +211,7 @@ def test_the_command_saves_uses_and_says_what_it_did(tmp_path, capsys):
     assert _run(["calibrate", "log", str(path), "--scenario", str(SCENARIO), "--save", "mine", "--use", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["saved"] == "mine" and document["format"] == "torchtitan"
-    assert own_profiles.default() == "mine"
+    assert own_profiles.get_default() == "mine"
     assert build_predictor(load_scenario(SCENARIO)).step_time.expected == pytest.approx(18.0, rel=0.03)
     assert _run(["calibrate", "log", str(path), "--scenario", str(SCENARIO)]) == 0
     shown = capsys.readouterr().out
@@ -222,7 +224,7 @@ def test_nothing_is_kept_of_a_log_that_is_wrong(tmp_path, capsys):
     assert _run(["calibrate", "log", str(path), "--scenario", str(SCENARIO), "--save", "bad", "--json"]) == 2
     errors = json.loads(capsys.readouterr().out)["errors"]
     assert errors[0]["code"] == "log_time" and errors[0]["line"] == 1
-    assert own_profiles.saved() == []
+    assert own_profiles.list_saved() == []
     assert _run(["calibrate", "log", str(path), "--scenario", str(SCENARIO), "--use"]) == 2
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.cost import collectives as c
-from crosszone.cost.tiers import Tier, figure
+from crosszone.cost.tiers import Tier, read_figure
 from effort import examples
 
 GB = 1e9
@@ -28,7 +28,7 @@ def seconds_of(op):
 
 def best_all_reduce_s(size, n, link):
     size, ring = np.asarray(size, dtype=float), ring_of(n, link)
-    return c.faster(c.all_reduce(size, ring), c.tree_all_reduce(size, ring))
+    return c.choose_faster_s(c.all_reduce(size, ring), c.tree_all_reduce(size, ring))
 
 
 ring_all_reduce_s, ring_reduce_scatter_s, ring_all_gather_s, tree_all_reduce_s, all_to_all_s = (
@@ -73,7 +73,7 @@ def test_the_library_takes_the_tree_for_small_tensors_and_the_ring_for_large_one
 
 def test_an_all_to_all_keeps_a_rank_s_own_part():
     """[C5] 8 ranks: 7/8 of the bytes leave; 7 messages fit one batch of 8, 16 ranks need two."""
-    assert figure("collective", "messages_at_once") == 8
+    assert read_figure("collective", "messages_at_once") == 8
     assert all_to_all_s(8 * GB, 8, LINK) == pytest.approx(0.001 + 7)
     assert all_to_all_s(8 * GB, 16, LINK) == pytest.approx(0.002 + 7.5)
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.cost.gloo import (
+    count_gloo_round_trips,
+    count_gloo_segments,
     gloo_all_reduce_s,
     gloo_barrier_s,
     gloo_bytes_per_s,
-    gloo_round_trips,
-    gloo_segments,
     gloo_send_s,
     gloo_turn_s,
 )
@@ -42,7 +42,7 @@ def step_by_step(size, n, rtt, rate):
 @pytest.mark.parametrize(("size", "n", "segments"), [(1, 2, 4), (16 * MIB, 2, 16), (64 * MIB, 3, 66), (MIB, 8, 16)])
 def test_segments_of_a_mebibyte_and_two_a_rank_at_least(size, n, segments):
     """[T7] 64 MiB over 3 ranks: 64, rounded up to a multiple of 3."""
-    assert gloo_segments(size, n) == segments
+    assert count_gloo_segments(size, n) == segments
 
 
 @given(st.integers(1, 10**9), st.integers(3, 32), rtts, rates)
@@ -136,10 +136,10 @@ def test_arrays_give_what_single_calls_give():
 
 def test_what_an_all_reduce_takes_beyond_its_bytes_in_round_trips():
     # 16 MiB between two ranks: 8 segments a phase, half a round trip each, two phases.
-    assert gloo_round_trips(16 * MIB, 2, 0.02, 500 * MBIT) == pytest.approx(8.0)
+    assert count_gloo_round_trips(16 * MIB, 2, 0.02, 500 * MBIT) == pytest.approx(8.0)
     size, ranks, rtt, rate = 40 * MIB, 4, 0.05, 200 * MBIT
     wire_s = 2 * 3 / 4 * size / rate
-    trips = gloo_round_trips(size, ranks, rtt, rate)
+    trips = count_gloo_round_trips(size, ranks, rtt, rate)
     assert wire_s + trips * rtt == pytest.approx(gloo_all_reduce_s(size, ranks, rtt, rate))
-    assert gloo_round_trips(size, 1, rtt, rate) == 0.0
-    assert gloo_round_trips(size, 2, 0.0, rate) == 0.0
+    assert count_gloo_round_trips(size, 1, rtt, rate) == 0.0
+    assert count_gloo_round_trips(size, 2, 0.0, rate) == 0.0

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from builders import scenario
 from crosszone.calibrate.components_read import STACK
 from crosszone.cost.coefficients import Coefficient
-from crosszone.cost.measured_links import CollectiveTimings, Group, MeasuredCollective, gpu_code
-from crosszone.cost.own_profiles import OwnProfile, cluster_names, join_profiles, load, parsed
+from crosszone.cost.measured_links import CollectiveTimings, Group, MeasuredCollective, encode_gpu
+from crosszone.cost.own_profiles import OwnProfile, join_profiles, list_clusters, load, parse_text
 from crosszone.cost.profile import Profiles
 from crosszone.cost.tiers import Tier
 from crosszone.errors import InputError
@@ -40,7 +40,7 @@ def profile(*collectives: MeasuredCollective, name: str = "lab") -> OwnProfile:
 
 
 def laid(*collectives: MeasuredCollective) -> Profiles:
-    return Profiles.shipped().with_own(profile(*collectives))
+    return Profiles.load_shipped().with_own(profile(*collectives))
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def gpu():
 
 
 def found(links: CollectiveTimings, ranks, stride, gpu, size=1e7, ops=("all_reduce",)):
-    known, tier = links.tier(ops, Group(ranks, stride, gpu), size, OTHERWISE)
+    known, tier = links.find_tier(ops, Group(ranks, stride, gpu), size, OTHERWISE)
     return np.asarray(known).tolist(), np.asarray(tier.bytes_per_s).tolist(), np.asarray(tier.latency_s).tolist()
 
 
@@ -84,7 +84,7 @@ def test_an_op_s_own_timings_come_before_those_of_another(gpu):
 
 
 def test_another_gpu_kind_was_not_timed(gpu):
-    other = replace(gpu, code=gpu_code("h100-80gb-sxm"))
+    other = replace(gpu, code=encode_gpu("h100-80gb-sxm"))
     assert found(CollectiveTimings([timed()]), 8.0, 1.0, other)[0] is False
 
 
@@ -176,7 +176,7 @@ def test_plans_are_made_with_the_profile_s_links():
     """All sixteen GPUs in one ring, timed at 2 GB/s: gradients over all of them are no longer the way."""
     job = scenario(job=MEGATRON, cluster=one_zone(), strategy=None)
     slow = laid(*(timed(op, 2, 8, gb_per_s=2.0) for op in ("all_reduce", "all_gather")))
-    usual, other = (plan(job, profiles=one).plans[0] for one in (Profiles.shipped(), slow))
+    usual, other = (plan(job, profiles=one).plans[0] for one in (Profiles.load_shipped(), slow))
     assert usual.strategy.dp == 16 and other.strategy.dp < 16
     again = job.replace(strategy=other.strategy, placement=other.placement)
     told = predict(again, profiles=slow).step_time_s.expected
@@ -196,7 +196,7 @@ def test_a_timing_that_cannot_be_is_refused(cells, code):
     fields = profile(timed()).to_plain()
     fields["collectives"] = [{**fields["collectives"][0], **cells}]
     with pytest.raises(InputError) as error:
-        parsed(dump_yaml(fields))
+        parse_text(dump_yaml(fields))
     assert {notice.code for notice in error.value.notices} == {code}
 
 
@@ -218,8 +218,8 @@ def test_profiles_join_and_the_second_counts_where_both_speak():
 
 
 def test_clusters_that_were_measured_come_with_the_program():
-    assert cluster_names() == ["perlmutter", "vista"]
-    for name in cluster_names():
+    assert list_clusters() == ["perlmutter", "vista"]
+    for name in list_clusters():
         known = load(name)
         assert known.collectives and known.gpus and known.stacks
         assert known.scores["jobs"][STACK]["left_out_pct"] < 8

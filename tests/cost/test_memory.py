@@ -15,23 +15,23 @@ from hypothesis import strategies as st
 from crosszone import catalogue
 from crosszone.calibrate.predicted import predict_runs
 from crosszone.calibrate.runs import MeasuredRun, read_doubtful, read_runs
-from crosszone.cost.columns import OFFLOAD, ModelColumns, StackColumns, WorkColumns, model_columns, stacked
+from crosszone.cost.columns import OFFLOAD, ModelColumns, StackColumns, WorkColumns, build_model_columns, join_columns
 from crosszone.cost.memory import (
     GIB,
     MOMENTS,
     PARTS,
     MemoryCoefficients,
     StageBytes,
-    layer_memory,
-    memory_coefficients,
-    memory_entries,
-    memory_profiles,
-    micro_batches_in_flight,
-    stage_memory,
+    count_micro_batches_in_flight,
+    estimate_layer_memory,
+    estimate_stage_memory,
+    read_memory_coefficients,
+    read_memory_entries,
+    read_memory_profiles,
 )
 from crosszone.cost.profile import Profiles
-from crosszone.cost.replicas import stage_parameters
-from crosszone.cost.stages import StageLayers, stage_layers
+from crosszone.cost.replicas import count_stage_parameters
+from crosszone.cost.stages import StageLayers, build_stage_layers
 from effort import examples
 
 ADAM = {"weight_bytes": 2, "gradient_bytes": 2, "grad_comm_bytes": 2, "optimizer_bytes": 12}
@@ -55,21 +55,21 @@ def software(*, unfused: bool = False) -> StackColumns:
 
 def exact(**given: float) -> MemoryCoefficients:
     """The common coefficients without base and temporaries."""
-    common = {f.name: float(memory_entries("")[f.name]["value"]) for f in fields(MemoryCoefficients)}
+    common = {f.name: float(read_memory_entries("")[f.name]["value"]) for f in fields(MemoryCoefficients)}
     return MemoryCoefficients(**(common | {"base_gib": 0.0, "working": 0.0} | given))
 
 
 def model(name: str = "gpt-3-175b") -> ModelColumns:
-    return model_columns(catalogue().model(name))
+    return build_model_columns(catalogue().model(name))
 
 
 def stages_of(m: ModelColumns, *counts: int) -> StageLayers:
-    return stage_layers(np.array(counts), m.first_dense, m.moe_every, m.moe_layers)
+    return build_stage_layers(np.array(counts), m.first_dense, m.moe_every, m.moe_layers)
 
 
 def memory(name: str, k: MemoryCoefficients, *counts: int, unfused: bool = False, **given: Any) -> StageBytes:
     m = model(name)
-    return stage_memory(m, work(**given), software(unfused=unfused), stages_of(m, *(counts or (m.layers,))), k)
+    return estimate_stage_memory(m, work(**given), software(unfused=unfused), stages_of(m, *(counts or (m.layers,))), k)
 
 
 # ---- parameters and states
@@ -78,7 +78,7 @@ def memory(name: str, k: MemoryCoefficients, *counts: int, unfused: bool = False
 def test_stages_hold_their_layers_and_the_outer_ones_embedding_and_head():
     """[M1] Llama 2 7B: a layer 4 h^2 + 3 h f + 2 h = 202,383,360; embedding V h = 131,072,000; head the same + h."""
     m = model("llama-2-7b")
-    held = stage_parameters(m, work(tp=2, pp=4), stages_of(m, 8, 8, 8, 8))
+    held = count_stage_parameters(m, work(tp=2, pp=4), stages_of(m, 8, 8, 8, 8))
     layers, outer = 8 * 202_383_360, 131_072_000
     assert held.shared.tolist() == [(layers + outer) / 2, layers / 2, layers / 2, (layers + outer + 4096) / 2]
 
@@ -86,14 +86,14 @@ def test_stages_hold_their_layers_and_the_outer_ones_embedding_and_head():
 def test_a_tied_head_in_a_pipeline_is_a_copy_on_the_last_stage():
     """[M1] A stage of its own needs the embedding's rows again; on one stage they are shared."""
     m = model("llama-3.2-1b")
-    apart, together = (stage_parameters(m, work(pp=p), stages_of(m, *(16 // p,) * p)).total.sum() for p in (2, 1))
+    apart, together = (count_stage_parameters(m, work(pp=p), stages_of(m, *(16 // p,) * p)).total.sum() for p in (2, 1))
     assert apart - together == 128256 * 2048
 
 
 def test_experts_are_spread_over_expert_parallel_ranks_only():
     """[M1] Mixtral: 32 layers x 8 experts x 3 x 4096 x 14336 over ep 4; tp does not cut them."""
     m = model("mixtral-8x7b")
-    held = stage_parameters(m, work(ep=4, tp=2), stages_of(m, 32))
+    held = count_stage_parameters(m, work(ep=4, tp=2), stages_of(m, 32))
     assert held.experts.item() == 32 * 2 * 3 * 4096 * 14336
 
 
@@ -132,7 +132,7 @@ def test_experts_are_sharded_over_their_own_replicas():
 def per_token(k: MemoryCoefficients, name: str = "gpt-3-175b", *, unfused: bool = False, **given: Any) -> float:
     """Bytes that a dense layer keeps, over s b h."""
     m, w = model(name), work(micro_batch=3, **given)
-    dense, _ = layer_memory(m, w, software(unfused=unfused), k)
+    dense, _ = estimate_layer_memory(m, w, software(unfused=unfused), k)
     return float(dense.retained / (w.seq * w.micro_batch * m.hidden))
 
 
@@ -165,7 +165,7 @@ def test_key_and_value_heads_fewer_than_ranks_are_repeated():
 def test_latent_attention_keeps_latents_besides_full_heads():
     """[M3] DeepSeek-V3: 128 heads; q and k 192, v and output 128 wide; latents twice: 1536, 512; rotary 64."""
     m = model("deepseek-v3")
-    found, _ = layer_memory(m, work(seq=1), software(), exact())
+    found, _ = estimate_layer_memory(m, work(seq=1), software(), exact())
     attention = 2 * 128 * (192 + 192 + 128 + 128) + 2 * (2 * 1536 + 2 * 512 + 64)
     assert float(found.retained) == 8 * 7168 + attention + 6 * 18432
 
@@ -178,7 +178,7 @@ def test_routed_tokens_are_copied_to_each_of_their_experts():
     """[M10] Mixtral, top 2 of 8: 2 copies x 2 B x 2 h, three tensors of 14336 for each visit, router 4 B x 8."""
     m = model("mixtral-8x7b")
     attention = 8 * 4096 + 2 * (2 * 4096 + 2 * 1024)
-    _, moe = layer_memory(m, work(seq=1), software(), exact())
+    _, moe = estimate_layer_memory(m, work(seq=1), software(), exact())
     assert float(moe.retained) == attention + 2 * (2 * 2 * 4096 + 3 * 2 * 14336) + 4 * 8
 
 
@@ -193,7 +193,7 @@ def test_operators_one_by_one_keep_more_than_fused_ones():
 
 def alive(p: int, m: int, v: int = 1) -> list[float]:
     stages = StageLayers(dense=np.ones(p), moe=np.zeros(p), first=np.zeros(p), last=np.zeros(p))
-    found: list[float] = micro_batches_in_flight(work(pp=p, micro_batches=m, interleave=v), stages).tolist()
+    found: list[float] = count_micro_batches_in_flight(work(pp=p, micro_batches=m, interleave=v), stages).tolist()
     return found
 
 
@@ -209,7 +209,7 @@ def test_the_schedule_may_say_how_many_are_in_flight():
     """[M4] GPipe holds all m = 8 on each of two stages; the last one also its final norm and head input, 4 h a token."""
     m = model("llama-2-7b")
     given = (m, work(pp=2, micro_batches=8), software(), stages_of(m, 16, 16), exact(logit_bytes=0))
-    found = stage_memory(*given, in_flight=np.array([8.0, 8.0]))
+    found = estimate_stage_memory(*given, in_flight=np.array([8.0, 8.0]))
     layer = 8 * 4096 + 8 * 4096 + 6 * 11008
     assert found.activations.tolist() == [8 * 16 * 2048 * layer, 8 * 16 * 2048 * layer + 2048 * 4 * 4096]
 
@@ -296,7 +296,7 @@ def test_offloaded_states_are_counted_on_the_host():
     """[M8] The optimizer's states and its gradients move; with ZeRO 3 the shard of the weights too."""
     m, n = model("llama-2-7b"), 6_738_415_616
     none, optimizer, both = (
-        stage_memory(m, work(dp=4, zero=3, offload=OFFLOAD[key]), software(), stages_of(m, 32), exact())
+        estimate_stage_memory(m, work(dp=4, zero=3, offload=OFFLOAD[key]), software(), stages_of(m, 32), exact())
         for key in ("none", "optimizer", "optimizer+weights")
     )
     assert none.host.item() == 0
@@ -307,7 +307,7 @@ def test_offloaded_states_are_counted_on_the_host():
 
 
 def test_stages_that_do_not_exist_hold_nothing():
-    found = memory("llama-2-7b", memory_coefficients("megatron-core"), 16, 16, 0, pp=2)
+    found = memory("llama-2-7b", read_memory_coefficients("megatron-core"), 16, 16, 0, pp=2)
     assert found.total[2] == 0
     assert found.peak == found.total[:2].max()
     assert found.gib()["total"].tolist() == (found.total / GIB).tolist()
@@ -334,7 +334,7 @@ def strategies(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-STACKS = st.sampled_from([*memory_profiles()["stacks"], "unknown"])
+STACKS = st.sampled_from([*read_memory_profiles()["stacks"], "unknown"])
 
 
 def counts(m: ModelColumns, p: int) -> tuple[int, ...]:
@@ -345,7 +345,7 @@ def counts(m: ModelColumns, p: int) -> tuple[int, ...]:
 @given(strategies(), STACKS, st.booleans())
 def test_parts_add_up_and_less_recomputation_never_needs_less(given_: dict[str, Any], stack: str, unfused: bool):
     """[M7] Every part is 0 or more, and the worst stage with `none` is at least that with `full`."""
-    k = memory_coefficients(stack)
+    k = read_memory_coefficients(stack)
     names = ("llama-2-7b", "mixtral-8x7b")
     for name in names:
         m = model(name)
@@ -364,26 +364,28 @@ def test_parts_add_up_and_less_recomputation_never_needs_less(given_: dict[str, 
 def test_a_batch_gives_what_its_strategies_give_one_by_one(several: list[tuple[dict[str, Any], str]]):
     m = model("mixtral-8x7b")
     splits = [counts(m, g["pp"]) for g, _ in several]
-    batch = stage_memory(
-        stacked([m] * len(several)),
-        stacked([work(**g) for g, _ in several]),
-        stacked([software()] * len(several)),
-        stage_layers(np.array(splits), m.first_dense, m.moe_every, m.moe_layers),
-        memory_coefficients([stack for _, stack in several]),
+    batch = estimate_stage_memory(
+        join_columns([m] * len(several)),
+        join_columns([work(**g) for g, _ in several]),
+        join_columns([software()] * len(several)),
+        build_stage_layers(np.array(splits), m.first_dense, m.moe_every, m.moe_layers),
+        read_memory_coefficients([stack for _, stack in several]),
     )
     for row, ((g, stack), split) in enumerate(zip(several, splits, strict=True)):
-        assert batch.total[row] == pytest.approx(memory("mixtral-8x7b", memory_coefficients(stack), *split, **g).total)
+        assert batch.total[row] == pytest.approx(
+            memory("mixtral-8x7b", read_memory_coefficients(stack), *split, **g).total
+        )
 
 
 # ---- coefficients
 
 
 def test_every_coefficient_says_where_it_comes_from():
-    common = memory_profiles()["common"]
+    common = read_memory_profiles()["common"]
     assert list(common) == [f.name for f in fields(MemoryCoefficients)]
     assert all(entry["unit"] for entry in common.values())
-    for stack in (*memory_profiles()["stacks"], "unknown"):
-        for name, entry in memory_entries(stack).items():
+    for stack in (*read_memory_profiles()["stacks"], "unknown"):
+        for name, entry in read_memory_entries(stack).items():
             assert entry["origin"] in ("measured", "published", "assumed"), (stack, name)
             assert entry["source"]
             assert ("error" in entry) == (entry["origin"] == "measured")
@@ -391,7 +393,7 @@ def test_every_coefficient_says_where_it_comes_from():
 
 
 def test_no_more_than_25_numbers_are_fitted():
-    own = [e for s in memory_profiles()["stacks"].values() for e in s.values() if isinstance(e, dict)]
+    own = [e for s in read_memory_profiles()["stacks"].values() for e in s.values() if isinstance(e, dict)]
     fitted = [e for e in own if e["origin"] == "measured" and not e["source"].startswith("as ")]
     assert len(fitted) <= 25
 

@@ -9,7 +9,7 @@ import pytest
 
 from crosszone.calibrate.operator_fit import read_samples
 from crosszone.calibrate.operator_shapes import MOST_SHAPES, make_checks
-from crosszone.cost.operator_checks import CheckTable, formula_errors, formula_s
+from crosszone.cost.operator_checks import CheckTable, compute_formula_errors, formula_s
 from crosszone.cost.operator_profile import list_sampled_gpus, load_operator_profile
 from crosszone.cost.profile import Profiles
 from crosszone.errors import InputError
@@ -33,14 +33,14 @@ def gpu(name=A100):
 
 
 def coefficients(stack="generic", name=A100, **changes):
-    return replace(Profiles.shipped().select(gpu(name), stack).coefficients, **changes)
+    return replace(Profiles.load_shipped().select(gpu(name), stack).coefficients, **changes)
 
 
 def test_a_matmul_of_a_step_against_the_kernels_of_its_shape():
     """[K64] 274.88 GFLOP at 0.8 x 312 TFLOP/s: 1.1013 ms; 167.77 MB at 2039 GB/s: 0.0823 ms; three of them: 3.5507 ms,
     where 3.2 ms were measured: 10.96 % off.
     """
-    errors = formula_errors([parse(CheckTable, MATMUL)], gpu(), coefficients(matmul=0.8, tile=1.0))
+    errors = compute_formula_errors([parse(CheckTable, MATMUL)], gpu(), coefficients(matmul=0.8, tile=1.0))
     assert errors["matmul"].error_pct == pytest.approx(10.96, abs=0.005)
     assert (errors["matmul"].samples, errors["matmul"].unseen_pct) == (1, None)
 
@@ -77,8 +77,8 @@ def test_coefficients_found_in_the_samples_are_closer_to_the_kernels_than_those_
     """Attention on an A100: 0.42 of the peak within published runs, 0.61 alone."""
     tables = [table for table in load_operator_profile(A100).checks.values() if table.op in ("matmul", "attention")]
     found = {name: one.value for name, one in load_operator_profile(A100).coefficients.items()}
-    shipped = formula_errors(tables, gpu(), coefficients())
-    sampled = formula_errors(tables, gpu(), coefficients(**found))
+    shipped = compute_formula_errors(tables, gpu(), coefficients())
+    sampled = compute_formula_errors(tables, gpu(), coefficients(**found))
     assert sampled["attention"].error_pct < shipped["attention"].error_pct / 2
     assert sampled["matmul"].error_pct < shipped["matmul"].error_pct
 
@@ -86,7 +86,7 @@ def test_coefficients_found_in_the_samples_are_closer_to_the_kernels_than_those_
 @pytest.mark.parametrize("name", list_sampled_gpus())
 def test_every_shipped_profile_has_kernels_to_check_a_step_on(name):
     profile = load_operator_profile(name)
-    errors = formula_errors(profile.checks.values(), gpu(name), coefficients(name=name))
+    errors = compute_formula_errors(profile.checks.values(), gpu(name), coefficients(name=name))
     assert {"matmul", "attention", "loss"} <= set(errors)
     assert all(0 < one.error_pct < 100 for one in errors.values())
     assert all(len(table.time_us) <= MOST_SHAPES <= 48 for table in profile.checks.values())
@@ -96,7 +96,7 @@ def test_the_h200_coefficients_hold_on_kernels_that_they_were_not_fitted_to():
     """The first samples were not kept: the checks are of another day."""
     tables = load_operator_profile("h200-141gb-sxm").checks.values()
     k = coefficients("hf-eager", "h200-141gb-sxm")
-    assert formula_errors(tables, gpu("h200-141gb-sxm"), k)["matmul"].error_pct < 7
+    assert compute_formula_errors(tables, gpu("h200-141gb-sxm"), k)["matmul"].error_pct < 7
 
 
 def test_shapes_are_kept_evenly_whatever_the_order_of_the_samples(tmp_path):
@@ -118,7 +118,10 @@ def test_a_law_that_the_formula_knows_is_without_error(tmp_path):
     """Samples made with 0.8 of the peak and a tile of 1.5."""
     tables = make_checks(read_samples([written(tmp_path, products())])).values()
     name = "h200-141gb-sxm"
-    assert formula_errors(tables, gpu(name), coefficients(name=name, matmul=0.8, tile=1.5))["matmul"].error_pct < 0.01
+    assert (
+        compute_formula_errors(tables, gpu(name), coefficients(name=name, matmul=0.8, tile=1.5))["matmul"].error_pct
+        < 0.01
+    )
 
 
 @pytest.mark.parametrize(

@@ -213,16 +213,16 @@ def test_sizes_are_held_against_the_samples_of_their_own_precision_and_of_the_us
     others += wide.replace("bf16 fwd:", "bf16 fwd loop:") + "    mode: loop\n"
     others += wide.replace("bf16 fwd:", "bf16 wgrad:").replace("which: fwd", "which: wgrad")
     one = profile(TEXT.replace("  gelu bf16 fwd:", others + "  gelu bf16 fwd:"))
-    assert one.outside({"m": 100, "n": 2048}) == ["m"]
-    assert one.outside({"m": 100, "n": 2048}, dtype="fp8") == []
-    assert one.outside({"m": 100, "n": 2048}, dtype="fp16") == ["m"]
-    assert one.outside({"m": 100}, "attention") == []
+    assert one.list_outside({"m": 100, "n": 2048}) == ["m"]
+    assert one.list_outside({"m": 100, "n": 2048}, dtype="fp8") == []
+    assert one.list_outside({"m": 100, "n": 2048}, dtype="fp16") == ["m"]
+    assert one.list_outside({"m": 100}, "attention") == []
 
 
 def test_families_are_summed_up_and_what_is_missing_is_named():
     one = profile()
-    assert one.summary()["matmul"] == {"error_pct": 2.0, "unseen_pct": 3.0, "samples": 20.0}
-    assert one.outside({"m": 100, "n": 2048}) == ["m"]
+    assert one.summarize()["matmul"] == {"error_pct": 2.0, "unseen_pct": 3.0, "samples": 20.0}
+    assert one.list_outside({"m": 100, "n": 2048}) == ["m"]
     for ask, code in (
         (lambda: one.predict("attention", {"seq": 1}), "operator_not_fitted"),
         (lambda: one.predict("matmul", {"m": 1024}), "operator_sizes"),

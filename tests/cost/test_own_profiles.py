@@ -8,7 +8,7 @@ import pytest
 
 from crosszone.cost import own_profiles
 from crosszone.cost.operator_profile import load_operator_profile
-from crosszone.cost.own_profiles import OwnProfile, default, load, remove, save, saved, use
+from crosszone.cost.own_profiles import OwnProfile, get_default, list_saved, load, remove, save, use
 from crosszone.cost.profile import Profiles
 from crosszone.errors import InputError, InvalidError, UnknownNameError
 from crosszone.inputs.catalogue import catalogue
@@ -28,11 +28,11 @@ def a100():
 @pytest.fixture(autouse=True)
 def nothing_given():
     yield
-    own_profiles.give(None)
+    own_profiles.override_default(None)
 
 
 def test_the_values_it_names_take_the_place_of_the_shipped_ones_and_the_rest_stays(a100):
-    shipped = Profiles.shipped()
+    shipped = Profiles.load_shipped()
     over = shipped.with_own(own())
     before, after = (one.select(a100, "megatron-core") for one in (shipped, over))
     assert after.coefficients.matmul == 0.9
@@ -42,7 +42,7 @@ def test_the_values_it_names_take_the_place_of_the_shipped_ones_and_the_rest_sta
 
 
 def test_other_gpus_of_the_family_keep_their_values():
-    over, shipped = Profiles.shipped().with_own(own()), Profiles.shipped()
+    over, shipped = Profiles.load_shipped().with_own(own()), Profiles.load_shipped()
     for name in ("a100-40gb-sxm", "h100-80gb-sxm", "rtx-4090"):
         gpu = catalogue().entry("gpus", name)
         assert over.select(gpu, "megatron-core") == shipped.select(gpu, "megatron-core")
@@ -50,32 +50,32 @@ def test_other_gpus_of_the_family_keep_their_values():
 
 def test_a_gpu_that_was_like_another_counts_as_measured_once_it_was():
     gpu = catalogue().entry("gpus", "rtx-4090")
-    assert not Profiles.shipped().select(gpu, "generic").gpu_measured
+    assert not Profiles.load_shipped().select(gpu, "generic").gpu_measured
     named = {"rtx-4090": {"matmul": {"value": 0.5, "error": 0.1, "origin": "measured"}}}
-    over = Profiles.shipped().with_own(own(gpus=named))
+    over = Profiles.load_shipped().with_own(own(gpus=named))
     assert over.select(gpu, "generic").gpu_measured
     assert over.select(gpu, "generic").coefficients.matmul == 0.5
 
 
 def test_a_stack_of_which_one_log_was_seen_counts_as_measured(a100):
     named = {"generic": {"host_s": {"value": 0.002, "error": 0.1, "origin": "fitted"}}}
-    over = Profiles.shipped().with_own(own(gpus={}, stacks=named))
+    over = Profiles.load_shipped().with_own(own(gpus={}, stacks=named))
     assert over.select(a100, "generic").coefficients.host_s == 0.002
     assert over.select(a100, "generic").stack_measured
-    assert not Profiles.shipped().select(a100, "generic").stack_measured
+    assert not Profiles.load_shipped().select(a100, "generic").stack_measured
 
 
 def test_values_for_some_stacks_leave_the_others_alone(a100):
-    over = Profiles.shipped().with_own(own(for_stacks=("hf-eager",)))
+    over = Profiles.load_shipped().with_own(own(for_stacks=("hf-eager",)))
     assert over.select(a100, "hf-eager").coefficients.matmul == 0.9
-    before = Profiles.shipped().select(a100, "megatron-core").coefficients
+    before = Profiles.load_shipped().select(a100, "megatron-core").coefficients
     assert over.select(a100, "megatron-core").coefficients == before
 
 
 def test_kernels_of_an_h200_timed_alone_are_for_stacks_fitted_beside_them():
     """Megatron-Core's coefficients were fitted to whole runs on H100: it keeps the values of that family."""
     h200, h100 = (catalogue().gpu(name) for name in ("h200-141gb-sxm", "h100-80gb-sxm"))
-    shipped = Profiles.shipped()
+    shipped = Profiles.load_shipped()
     assert shipped.select(h200, "megatron-core").coefficients == shipped.select(h100, "megatron-core").coefficients
     eager = [shipped.select(gpu, "hf-eager").coefficients.flash for gpu in (h200, h100)]
     assert eager[0] == shipped.gpus["h200"]["coefficients"]["flash"]["value"] != eager[1]
@@ -83,20 +83,20 @@ def test_kernels_of_an_h200_timed_alone_are_for_stacks_fitted_beside_them():
 
 def test_the_h200_family_holds_what_its_samples_tell():
     told = load_operator_profile("h200-141gb-sxm").coefficients
-    family = Profiles.shipped().gpus["h200"]["coefficients"]
+    family = Profiles.load_shipped().gpus["h200"]["coefficients"]
     assert {name: entry["value"] for name, entry in family.items()} == {name: told[name].value for name in family}
 
 
 def test_the_default_is_laid_over_every_prediction_until_it_is_taken_away(a100):
-    assert Profiles.load() is Profiles.shipped()
+    assert Profiles.load() is Profiles.load_shipped()
     save(own())
-    assert Profiles.load() is Profiles.shipped()
+    assert Profiles.load() is Profiles.load_shipped()
     use("mine")
     assert Profiles.load().own == "mine"
     assert Profiles.load() is Profiles.load()
     assert Profiles.load().select(a100, "megatron-core").coefficients.matmul == 0.9
     use(None)
-    assert Profiles.load() is Profiles.shipped()
+    assert Profiles.load() is Profiles.load_shipped()
 
 
 def test_a_change_of_its_file_is_seen(a100):
@@ -112,11 +112,11 @@ def test_a_change_of_its_file_is_seen(a100):
 def test_a_given_one_goes_before_the_default_and_so_do_the_shipped_values():
     save(own())
     use("mine")
-    own_profiles.give(own("other"))
+    own_profiles.override_default(own("other"))
     assert Profiles.load().own == "other"
     own_profiles.use_shipped()
     assert Profiles.load().own is None
-    own_profiles.give(None)
+    own_profiles.override_default(None)
     assert Profiles.load().own == "mine"
 
 
@@ -124,8 +124,8 @@ def test_one_that_was_the_default_leaves_the_shipped_values_when_it_goes():
     save(own())
     use("mine")
     remove("mine")
-    assert default() is None
-    assert saved() == []
+    assert get_default() is None
+    assert list_saved() == []
 
 
 @pytest.mark.parametrize("text", ["a: [1", "name: broken\n", "\0"])
@@ -137,14 +137,14 @@ def test_one_that_cannot_be_read_can_be_deleted_and_predictions_go_on(text):
         Profiles.load()
     remove("broken")
     assert not path.exists()
-    assert Profiles.load() is Profiles.shipped()
+    assert Profiles.load() is Profiles.load_shipped()
     with pytest.raises(UnknownNameError):
         remove("broken")
 
 
 def test_nothing_outside_the_folder_is_deleted(tmp_path):
     path = tmp_path / "mine.yaml"
-    path.write_text(own_profiles.text_of(own()), encoding="utf-8")
+    path.write_text(own_profiles.format_text(own()), encoding="utf-8")
     for name in (str(path), str(path.with_suffix("")), "../../mine"):
         with pytest.raises(UnknownNameError):
             remove(name)
@@ -156,7 +156,7 @@ def test_a_file_that_is_not_kept_is_no_default(tmp_path, monkeypatch):
     save(own("other"))
     use("other")
     for name in ("x.yaml", "plain"):
-        (tmp_path / name).write_text(own_profiles.text_of(own("x")), encoding="utf-8")
+        (tmp_path / name).write_text(own_profiles.format_text(own("x")), encoding="utf-8")
         with pytest.raises(InvalidError) as error:
             use(name if name == "plain" else f"./{name}")
         notice = error.value.notices[0]
@@ -164,7 +164,7 @@ def test_a_file_that_is_not_kept_is_no_default(tmp_path, monkeypatch):
         assert "--profile" in notice.hint("en")
         assert "--profile" in notice.hint("zh")
         assert load(name).name == "x"
-    assert default() == "other"
+    assert get_default() == "other"
     with pytest.raises(UnknownNameError):
         use("./not-there.yaml")
 
@@ -216,7 +216,7 @@ def test_what_is_kept_is_read_again():
 )  # fmt: skip
 def test_what_is_wrong_in_a_file_is_named(text, code, field):
     with pytest.raises(InputError) as error:
-        own_profiles.parsed(text)
+        own_profiles.parse_text(text)
     notice = error.value.notices[0]
     assert notice.field == field
     assert code is None or notice.code == code
@@ -232,5 +232,5 @@ def test_an_unknown_name_is_told_with_the_nearest():
 def test_a_stack_that_is_not_there_is_refused():
     named = {"megatron-cor": {"host_s": {"value": 0.002, "error": 0.1, "origin": "fitted"}}}
     with pytest.raises(InvalidError) as error:
-        Profiles.shipped().with_own(own(gpus={}, stacks=named))
+        Profiles.load_shipped().with_own(own(gpus={}, stacks=named))
     assert error.value.notices[0].params["nearest"] == ["megatron-core"]

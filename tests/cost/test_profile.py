@@ -9,7 +9,7 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from crosszone.cost.coefficients import FIELDS, Coefficients, checked
+from crosszone.cost.coefficients import FIELDS, Coefficients, parse_profile_file
 from crosszone.cost.profile import GENERIC, Profiles
 from crosszone.errors import InvalidError
 from crosszone.inputs.catalogue import catalogue
@@ -100,13 +100,13 @@ def test_a_selection_is_made_once(profiles):
     ],
 )
 def test_a_gpu_takes_its_family_its_architecture_or_its_vendors_nearest_generation(profiles, name, expected):
-    assert profiles.gpu_profile(gpu(name)) == expected
+    assert profiles.find_family(gpu(name)) == expected
 
 
 def test_a_gpu_like_no_other_takes_the_common_values(profiles):
     unknown = family("custom", vendor="custom")
-    assert profiles.gpu_profile(unknown) == (GENERIC, False)
-    assert profiles.gpu_profile(family("custom", year=None)) == (GENERIC, False)
+    assert profiles.find_family(unknown) == (GENERIC, False)
+    assert profiles.find_family(family("custom", year=None)) == (GENERIC, False)
     taken = profiles.select(unknown, "generic")
     assert taken.coefficients.matmul == profiles.values[profiles.place["common", "matmul"]]
     assert not taken.gpu_measured and not taken.stack_measured
@@ -121,21 +121,21 @@ def test_every_framework_has_one_default_stack(profiles):
     for name in load_frameworks():
         owners = [stack for stack, entry in profiles.stacks.items() if name in entry.get("default_of", ())]
         assert len(owners) == 1, name
-        assert profiles.stack_of(name) == owners[0]
-    assert profiles.stack_of("any") == GENERIC
-    assert profiles.stack_of("megatron", "nanotron") == "nanotron"
+        assert profiles.select_stack(name) == owners[0]
+    assert profiles.select_stack("any") == GENERIC
+    assert profiles.select_stack("megatron", "nanotron") == "nanotron"
 
 
 def test_an_unknown_stack_is_refused_with_the_nearest_name(profiles):
     with pytest.raises(InvalidError) as error:
-        profiles.stack_of("megatron", "megatron-cor")
+        profiles.select_stack("megatron", "megatron-cor")
     assert error.value.notices[0].params["nearest"] == ["megatron-core"]
 
 
 def test_a_release_counts_from_the_one_the_profile_stands_for(profiles):
-    assert profiles.release_age("megatron-core", 26.75) == pytest.approx(1.0)
-    assert profiles.release_age("megatron-core", None) == 0
-    assert profiles.release_age("fsdp", 26.75) == 0
+    assert profiles.compute_release_age("megatron-core", 26.75) == pytest.approx(1.0)
+    assert profiles.compute_release_age("megatron-core", None) == 0
+    assert profiles.compute_release_age("fsdp", 26.75) == 0
 
 
 def test_other_values_leave_the_shipped_ones_alone(profiles):
@@ -158,12 +158,12 @@ def test_other_values_leave_the_shipped_ones_alone(profiles):
 )
 def test_a_mistake_in_a_profile_file_is_found_when_it_is_read(name, old, new, code):
     whole = text(name)
-    assert checked(name, parse_document(whole, name))
+    assert parse_profile_file(name, parse_document(whole, name))
     at = re.search(rf"{re.escape(old)}", "\n".join(line.partition("  #")[0] for line in whole.split("\n")))
     assert at
     lines = [line if line.startswith("#") else line.replace(old, new) for line in whole.split("\n")]
     if "\n" in old:
         lines = whole.replace(old, new, 1).split("\n")
     with pytest.raises(InvalidError) as error:
-        checked(name, parse_document("\n".join(lines), name))
+        parse_profile_file(name, parse_document("\n".join(lines), name))
     assert code in {notice.code for notice in error.value.notices}

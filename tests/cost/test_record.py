@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arithmetic import worked_out
-from crosszone.cost.expression import RecordedEntry, expression
+from crosszone.cost.expression import RecordedEntry, build_expression
 from crosszone.cost.record import Recorded, as_array, named, plain, recording
 from crosszone.predict.step import build_stage_times
 from effort import examples
@@ -19,7 +19,7 @@ from predict.given import predictors
 
 
 def worked(node: Recorded, at: tuple[int, ...] = ()) -> tuple[str, str]:
-    found = expression(RecordedEntry(node, at))
+    found = build_expression(RecordedEntry(node, at))
     assert math.isclose(worked_out(found.worked), float(node.value[at]), rel_tol=1e-12, abs_tol=1e-300)
     return found.symbols, found.worked
 
@@ -68,7 +68,7 @@ def test_an_entry_of_an_array_is_followed_through_sums_shifts_and_the_largest():
         before = np.roll(stages, 1, axis=-1)
         total, longest = stages.sum(axis=-1, keepdims=True), np.max(stages, axis=-1, keepdims=True)
         reached = np.cumsum(stages, axis=-1)
-    assert expression(RecordedEntry(before, (0, 0))).inputs["stage_s"].at == (0, 2)
+    assert build_expression(RecordedEntry(before, (0, 0))).inputs["stage_s"].at == (0, 2)
     assert worked(total, (0, 0)) == ("stage_s + 2 * stage_s_2", "1 + 2 * 2")
     assert worked(longest, (0, 0))[1] == "2"
     assert worked(reached, (0, 1))[1] == "1 + 2"
@@ -77,7 +77,7 @@ def test_an_entry_of_an_array_is_followed_through_sums_shifts_and_the_largest():
 def test_two_numbers_never_share_a_symbol():
     with recording() as tape:
         a = tape.leaf("a", np.array([2.0, 3.0]))
-        found = expression(RecordedEntry(a[0] * a[1] + a[0], ()))
+        found = build_expression(RecordedEntry(a[0] * a[1] + a[0], ()))
     assert (found.symbols, found.worked) == ("a * a_2 + a", "2 * 3 + 2")
     assert {symbol: cell.value for symbol, cell in found.inputs.items()} == {"a": 2.0, "a_2": 3.0}
 
@@ -85,7 +85,7 @@ def test_two_numbers_never_share_a_symbol():
 def test_the_terms_of_a_sum_are_told_one_by_one():
     with recording() as tape:
         a, b = tape.leaf("a", 5.0), tape.leaf("b", 2.0)
-        found = expression(RecordedEntry(3.0 * a - b, ()))
+        found = build_expression(RecordedEntry(3.0 * a - b, ()))
     assert [(term.worked, term.value, term.inputs) for term in found.terms] == [
         ("3 * 5", 15.0, ("a",)),
         ("-(2)", -2.0, ("b",)),
@@ -133,7 +133,7 @@ def test_any_mixture_of_operations_works_out(values, i, j):
         ]
     for node in found:
         value = float(node)
-        text = expression(RecordedEntry(node, ())).worked
+        text = build_expression(RecordedEntry(node, ())).worked
         assert math.isclose(worked_out(text), value, rel_tol=1e-9, abs_tol=1e-12), text
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from cost.worked import EXPERTS, cost, gpu, links, model, work
 from crosszone.cost.collectives import ring_share
-from crosszone.cost.replicas import Exchange, exchange, optimizer_s, replicas, stage_parameters
-from crosszone.cost.stages import stage_layers
+from crosszone.cost.replicas import Exchange, count_stage_parameters, estimate_exchange, group_replicas, optimizer_s
+from crosszone.cost.stages import build_stage_layers
 from effort import examples
 
 
@@ -24,15 +24,15 @@ def exchanged(
 ) -> Exchange:
     layer = cost(m or model(), work(**degrees), g, **(k or {}))
     one = layer.model
-    stages = stage_layers(counts, one.first_dense, one.moe_every, one.moe_layers)
+    stages = build_stage_layers(counts, one.first_dense, one.moe_every, one.moe_layers)
     way = between or links()
-    return exchange(layer, stage_parameters(one, layer.work, stages), replicas(layer, way), way)
+    return estimate_exchange(layer, count_stage_parameters(one, layer.work, stages), group_replicas(layer, way), way)
 
 
 def test_replicas_inside_a_domain_talk_over_its_links_and_beyond_over_the_network_of_all_its_members():
     """[X5] Domain of 8, 10 bytes/s: 8 replicas have 10; 16 have the 8 x 1 byte/s of a node; with t = 8 each only its own 1."""
     for degrees, rate in (({"dp": 8}, 10), ({"dp": 16}, 8), ({"dp": 4, "tp": 8}, 1), ({"dp": 8, "tp": 4}, 2)):
-        assert float(replicas(cost(w=work(**degrees)), links()).zone_bus) == rate
+        assert float(group_replicas(cost(w=work(**degrees)), links()).zone_bus) == rate
 
 
 def test_a_ring_moves_all_but_one_share():
@@ -141,8 +141,10 @@ def test_bytes_follow_the_ring_factor_and_time_never_beats_the_best_link(dp, tp,
 def optimizer(m: Any = None, **degrees: Any) -> float:
     layer = cost(m or model(), work(gradient_bytes=4, **degrees), optimizer_traffic=30.0)
     one = layer.model
-    stages = stage_layers([4], one.first_dense, one.moe_every, one.moe_layers)
-    return float(np.ravel(optimizer_s(layer, stage_parameters(one, layer.work, stages), replicas(layer, links())))[0])
+    stages = build_stage_layers([4], one.first_dense, one.moe_every, one.moe_layers)
+    return float(
+        np.ravel(optimizer_s(layer, count_stage_parameters(one, layer.work, stages), group_replicas(layer, links())))[0]
+    )
 
 
 def test_the_optimizer_reads_and_writes_its_states_and_writes_the_weights():
@@ -169,7 +171,7 @@ def test_offloaded_states_are_updated_by_the_cpus_of_the_node():
     """
     slow = gpu(pcie_bytes_per_s=2)
     layer = cost(w=work(gradient_bytes=4, dp=4, zero=1, offload=1), g=slow, host_update_per_s=10.0)
-    held = stage_parameters(layer.model, layer.work, stage_layers([4], 0, 1, 0))
-    assert np.ravel(optimizer_s(layer, held, replicas(layer, links())))[0] == pytest.approx(614.4 + 2304)
+    held = count_stage_parameters(layer.model, layer.work, build_stage_layers([4], 0, 1, 0))
+    assert np.ravel(optimizer_s(layer, held, group_replicas(layer, links())))[0] == pytest.approx(614.4 + 2304)
     here, away = (exchanged(dp=4, zero=3, offload=o, g=slow).gather[0] for o in (0, 2))
     assert away == pytest.approx(here + 768)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.cost.collectives import ring_rate
-from crosszone.cost.tiers import figure, link_figures, zone_uplinks
+from crosszone.cost.tiers import read_figure, read_link_figures, zone_uplinks
 from crosszone.inputs.cluster import Cluster, NodeGroup
 
 A100 = {"count": 8, "gpus": 8, "gpu": "a100-80gb-sxm"}
@@ -52,7 +52,7 @@ def test_uplinks_limit_both_ways_unless_the_downlink_is_its_own():
 
 
 def test_every_figure_names_its_origin_and_a_source_that_is_listed():
-    sources = link_figures()["sources"]
+    sources = read_link_figures()["sources"]
 
     def walk(node):
         if isinstance(node, dict) and "value" in node:
@@ -61,8 +61,8 @@ def test_every_figure_names_its_origin_and_a_source_that_is_listed():
             for inner in node.values():
                 yield from walk(inner)
 
-    found = list(walk({key: value for key, value in link_figures().items() if key != "sources"}))
+    found = list(walk({key: value for key, value in read_link_figures().items() if key != "sources"}))
     assert len(found) >= 20
     assert {one["origin"] for one in found} <= {"measured", "source code", "standard", "assumed"}
     assert {one["source"] for one in found} == set(sources)
-    assert figure("mathis") == pytest.approx(np.sqrt(1.5), rel=1e-4)
+    assert read_figure("mathis") == pytest.approx(np.sqrt(1.5), rel=1e-4)

@@ -13,15 +13,15 @@ from crosszone.cost.wan import (
     Limits,
     Paths,
     WanTransport,
-    best_zone_ring,
+    build_ring_tier,
+    build_wan_tier,
+    build_zone_paths,
     drain_s,
+    estimate_zone_exchange,
     fair_rates,
+    find_best_ring_order,
+    find_ring_order,
     hosts_rtt_s,
-    wan_tier,
-    zone_exchange,
-    zone_paths,
-    zone_ring,
-    zone_ring_tier,
 )
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.links import ZoneLink, build_zone_links
@@ -46,65 +46,67 @@ def limits(zones: int, egress: float = np.inf, ingress: float = np.inf, pair: fl
 
 
 def zone_exchange_s(*args, **options):
-    return zone_exchange(*args, **options).seconds
+    return estimate_zone_exchange(*args, **options).seconds
 
 
 def test_two_channels_of_nccl_do_not_fill_10_gbit_over_25_ms():
     """[T11] 4 MiB of buffer is 3 MiB of payload in flight, on one connection a channel: 2 x 3 MiB / 25 ms."""
-    tier = wan_tier(the_link(gbps=10, rtt_ms=25))
+    tier = build_wan_tier(the_link(gbps=10, rtt_ms=25))
     assert tier.bytes_per_s.tolist() == pytest.approx([2 * 0.75 * 2**22 / 0.025] * 3)
     assert tier.latency_s.tolist() == pytest.approx([0.0125 + HOSTS] * 3)
 
 
 def test_more_connections_help_until_the_link_is_full():
     """[T11] Two connections a channel carry 6 MiB a round trip, whatever NCCL's own buffer is; 64 would fill the link."""
-    tier = wan_tier(the_link(gbps=100, rtt_ms=25), WanTransport(flows=2))
+    tier = build_wan_tier(the_link(gbps=100, rtt_ms=25), WanTransport(flows=2))
     assert tier.bytes_per_s[1] == pytest.approx(2 * 2 * 0.75 * 2**22 / 0.025)
-    assert wan_tier(the_link(gbps=100, rtt_ms=25), WanTransport(flows=64)).bytes_per_s[1] == pytest.approx(100 * GBIT)
+    assert build_wan_tier(the_link(gbps=100, rtt_ms=25), WanTransport(flows=64)).bytes_per_s[1] == pytest.approx(
+        100 * GBIT
+    )
 
 
 def test_groups_share_the_link():
     """[C12] [T11] 10 Gbit/s for 1, 8 and 64 groups."""
-    tier = wan_tier(the_link(gbps=10, rtt_ms=1), groups=[1, 8, 64])
+    tier = build_wan_tier(the_link(gbps=10, rtt_ms=1), groups=[1, 8, 64])
     assert tier.bytes_per_s[:, 1].tolist() == pytest.approx([10 * GBIT, 10 * GBIT / 8, 10 * GBIT / 64])
 
 
 def test_a_provider_s_cap_on_one_flow_counts_per_connection():
     """[T11] 5 Gbit/s a flow, two channels of one connection: 10 of 100 Gbit/s."""
     link = the_link(gbps=100, rtt_ms=1, flow_gbps=5)
-    assert wan_tier(link, WanTransport(window_bytes=1e9)).bytes_per_s[1] == pytest.approx(10 * GBIT, rel=1e-3)
+    assert build_wan_tier(link, WanTransport(window_bytes=1e9)).bytes_per_s[1] == pytest.approx(10 * GBIT, rel=1e-3)
 
 
 def test_loss_slows_cubic_and_hardly_bbr():
     """[T11] 0.1 % loss, 20 ms: cubic 2 x 22.4 Mbit/s; bbr 99.9 % of the gigabit."""
     link = the_link(gbps=1, rtt_ms=20, loss_pct=0.1)
     tuned = {"window_bytes": 1e9, "channels": 2}
-    assert wan_tier(link, WanTransport(congestion="cubic", **tuned)).bytes_per_s[1] == pytest.approx(
+    assert build_wan_tier(link, WanTransport(congestion="cubic", **tuned)).bytes_per_s[1] == pytest.approx(
         44.86e6 / 8, rel=1e-3
     )
-    assert wan_tier(link, WanTransport(congestion="bbr", **tuned)).bytes_per_s[1] == pytest.approx(0.999 * GBIT)
+    assert build_wan_tier(link, WanTransport(congestion="bbr", **tuned)).bytes_per_s[1] == pytest.approx(0.999 * GBIT)
 
 
 def test_an_rtt_from_distance_gives_a_band():
     """[T11] The longer the round trip, the later and slower."""
     far = Cluster.model_validate({"zones": [zone("a", region="cn-beijing"), zone("b", region="cn-shenzhen")]})
-    tier = wan_tier(build_zone_links(far)[0, 1])
+    tier = build_wan_tier(build_zone_links(far)[0, 1])
     assert tier.latency_s[0] < tier.latency_s[1] < tier.latency_s[2]
     assert tier.bytes_per_s[0] >= tier.bytes_per_s[1] >= tier.bytes_per_s[2]
 
 
 def test_jitter_widens_the_high_end():
     """[T11]"""
-    tier = wan_tier(the_link(gbps=1, rtt_ms=20, jitter_ms=4))
+    tier = build_wan_tier(the_link(gbps=1, rtt_ms=20, jitter_ms=4))
     assert tier.latency_s.tolist() == pytest.approx([0.01 + HOSTS, 0.01 + HOSTS, 0.012 + HOSTS])
 
 
 def test_gloo_asks_first_so_a_message_costs_a_round_trip():
     """[T11] And its two segments in flight hold the rate: 2 MiB / (50 ms + 8.69 ms)."""
-    tier = wan_tier(the_link(gbps=1, rtt_ms=50), WanTransport(library="gloo", window_bytes=1e9))
+    tier = build_wan_tier(the_link(gbps=1, rtt_ms=50), WanTransport(library="gloo", window_bytes=1e9))
     assert tier.latency_s[1] == pytest.approx(0.05 + 2 * HOSTS)
     assert tier.bytes_per_s[1] == pytest.approx(2 * 2**20 / (0.05 + 2**20 / GBIT))
-    assert wan_tier(the_link(gbps=1, rtt_ms=50), WanTransport(library="eager")).latency_s[1] == pytest.approx(
+    assert build_wan_tier(the_link(gbps=1, rtt_ms=50), WanTransport(library="eager")).latency_s[1] == pytest.approx(
         0.025 + HOSTS
     )
 
@@ -114,9 +116,9 @@ def test_the_way_back_may_have_its_own_rate():
     zones = [zone("a"), zone("b")]
     link = {"between": ["a", "b"], "gbps": 1, "gbps_back": 2, "rtt_ms": 10}
     found = build_zone_links(Cluster.model_validate({"zones": zones, "links": [link]}))[0, 1]
-    there, back = (wan_tier(found, WIDE, back=back).bytes_per_s[1] for back in (False, True))
+    there, back = (build_wan_tier(found, WIDE, back=back).bytes_per_s[1] for back in (False, True))
     assert (there, back) == pytest.approx((GBIT, 2 * GBIT))
-    assert zone_paths(Cluster.model_validate({"zones": zones, "links": [link]})).limits.pair[1, 0] == back
+    assert build_zone_paths(Cluster.model_validate({"zones": zones, "links": [link]})).limits.pair[1, 0] == back
 
 
 def test_fair_shares_by_hand():
@@ -182,14 +184,14 @@ def test_a_ring_over_zones_leaves_the_slowest_edge_out():
     """[T13] Four zones; a - b is slow: the ring a c b d never takes it."""
     seconds = np.ones((4, 4))
     seconds[0, 1] = seconds[1, 0] = 50
-    ring = zone_ring(seconds)
+    ring = find_ring_order(seconds)
     assert {ring.index(0) % 2, ring.index(1) % 2} in ({0}, {1})
 
 
 def test_a_ring_of_three_takes_every_edge_and_of_one_none():
     """[T13]"""
-    assert zone_ring(np.ones((3, 3))) == (0, 1, 2)
-    assert zone_ring(np.zeros((1, 1))) == (0,)
+    assert find_ring_order(np.ones((3, 3))) == (0, 1, 2)
+    assert find_ring_order(np.zeros((1, 1))) == (0,)
 
 
 @examples(30)
@@ -198,7 +200,7 @@ def test_a_long_ring_visits_every_zone_and_beats_the_order_of_names(zones, seed)
     """[T13]"""
     cost = np.random.default_rng(seed).random((zones, zones))
     cost = np.maximum(cost, cost.T)
-    ring = np.array(zone_ring(cost))
+    ring = np.array(find_ring_order(cost))
     assert sorted(ring) == list(range(zones))
     named = np.arange(zones)
     assert cost[ring, np.roll(ring, -1)].max() <= cost[named, np.roll(named, -1)].max()
@@ -206,27 +208,27 @@ def test_a_long_ring_visits_every_zone_and_beats_the_order_of_names(zones, seed)
 
 def test_two_zones_exchange_a_gradient_once_each_way():
     """[T14] 14 GB, 10 Gbit/s, 20 ms: 2 steps of 7 GB and 10 ms; 8 ranks' connections are enough to fill the link."""
-    paths = zone_paths(cluster(2, gbps=10, rtt_ms=20))
+    paths = build_zone_paths(cluster(2, gbps=10, rtt_ms=20))
     seconds = zone_exchange_s(14e9, paths, groups=8)
     assert seconds.tolist() == pytest.approx([2 * (7e9 / (10 * GBIT) + 0.01 + HOSTS)] * 3)
 
 
 def test_at_100_ms_a_tiny_exchange_takes_one_way_delays_only():
     """[T14] Three zones: 4 steps of 50 ms."""
-    assert zone_exchange_s(1e3, zone_paths(cluster(3, gbps=10, rtt_ms=100)))[1] == pytest.approx(0.2, rel=2e-3)
+    assert zone_exchange_s(1e3, build_zone_paths(cluster(3, gbps=10, rtt_ms=100)))[1] == pytest.approx(0.2, rel=2e-3)
 
 
 def test_an_uplink_slower_than_the_link_sets_the_pace():
     """[T14]"""
     zones = [zone("a", uplink_gbps=2), zone("b")]
     slow = Cluster.model_validate({"zones": zones, "default_link": {"gbps": 10, "rtt_ms": 1}})
-    seconds = zone_exchange_s(1e9, zone_paths(slow, WIDE), WIDE)
+    seconds = zone_exchange_s(1e9, build_zone_paths(slow, WIDE), WIDE)
     assert seconds[1] == pytest.approx(2 * (0.5e9 / (2 * GBIT) + 0.0005 + HOSTS))
 
 
 def test_a_rank_s_nic_bounds_what_its_shard_gets():
     """[T14] One leader with a NIC of 1 GB/s, then four such ranks, before a link of 100 Gbit/s."""
-    paths = zone_paths(cluster(2, gbps=100, rtt_ms=0.1), WIDE)
+    paths = build_zone_paths(cluster(2, gbps=100, rtt_ms=0.1), WIDE)
     leader, four = (zone_exchange_s(8e9, paths, WIDE, groups=k, nic_bytes_per_s=1e9)[1] for k in (1, 4))
     assert leader == pytest.approx(8, rel=1e-3)
     assert four == pytest.approx(2, rel=1e-3)
@@ -235,7 +237,7 @@ def test_a_rank_s_nic_bounds_what_its_shard_gets():
 def test_gloo_exchanges_by_its_own_protocol():
     """[T14] 4 shards share the gigabit."""
     how = WanTransport(library="gloo", window_bytes=1e9)
-    seconds = zone_exchange_s(64 * 2**20, zone_paths(cluster(3, gbps=1, rtt_ms=50), how), how, groups=4)
+    seconds = zone_exchange_s(64 * 2**20, build_zone_paths(cluster(3, gbps=1, rtt_ms=50), how), how, groups=4)
     assert seconds[1] == gloo_all_reduce_s(16 * 2**20, 3, hosts_rtt_s(0.05), GBIT / 4)
 
 
@@ -248,7 +250,7 @@ def test_the_ring_that_is_chosen_is_the_fastest_of_all():
     pair = np.minimum(pair, pair.T)
     paths = Paths(Limits(np.full(4, np.inf), np.full(4, np.inf), pair), np.full((3, 4, 4), np.inf), rtt)
     how = WanTransport(library="gloo")
-    chosen = zone_exchange_s(1e9, paths, how, order=best_zone_ring(1e9, paths, how))[1]
+    chosen = zone_exchange_s(1e9, paths, how, order=find_best_ring_order(1e9, paths, how))[1]
     others = [zone_exchange_s(1e9, paths, how, order=order)[1] for order in [(0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2)]]
     assert chosen == min(others)
 
@@ -257,23 +259,23 @@ def test_a_ring_over_zones_has_the_slowest_rate_and_the_mean_latency():
     """[C11] Edges of 1, 10 and 10 Gbit/s; 10, 2.5 and 2.5 ms one way."""
     slow = {"between": ["a", "b"], "gbps": 1, "rtt_ms": 20}
     zones = {"zones": [zone(name) for name in "abc"], "links": [slow], "default_link": {"gbps": 10, "rtt_ms": 5}}
-    tier = zone_ring_tier(zone_paths(Cluster.model_validate(zones), WIDE), WIDE, (0, 1, 2))
+    tier = build_ring_tier(build_zone_paths(Cluster.model_validate(zones), WIDE), WIDE, (0, 1, 2))
     assert tier.bytes_per_s[1] == pytest.approx(GBIT)
     assert tier.latency_s[1] == pytest.approx(5e-3 + HOSTS)
 
 
 def test_one_zone_exchanges_nothing():
     """[T14]"""
-    assert zone_exchange_s([1e9, 2e9], zone_paths(cluster(1))).tolist() == [[0, 0, 0], [0, 0, 0]]
+    assert zone_exchange_s([1e9, 2e9], build_zone_paths(cluster(1))).tolist() == [[0, 0, 0], [0, 0, 0]]
 
 
 @given(st.floats(1, 1e12), st.integers(2, 6), st.floats(0.1, 400), st.floats(0.1, 300), st.integers(1, 64))
 @examples(50)
 def test_more_bandwidth_less_delay_and_fewer_bytes_are_never_slower(size, zones, gbps, rtt, groups):
     """[T14]"""
-    now = zone_exchange_s(size, zone_paths(cluster(zones, gbps=gbps, rtt_ms=rtt)), groups=groups)
-    wider = zone_exchange_s(size, zone_paths(cluster(zones, gbps=2 * gbps, rtt_ms=rtt)), groups=groups)
-    nearer = zone_exchange_s(size, zone_paths(cluster(zones, gbps=gbps, rtt_ms=rtt / 2)), groups=groups)
-    fewer = zone_exchange_s(size / 2, zone_paths(cluster(zones, gbps=gbps, rtt_ms=rtt)), groups=groups)
+    now = zone_exchange_s(size, build_zone_paths(cluster(zones, gbps=gbps, rtt_ms=rtt)), groups=groups)
+    wider = zone_exchange_s(size, build_zone_paths(cluster(zones, gbps=2 * gbps, rtt_ms=rtt)), groups=groups)
+    nearer = zone_exchange_s(size, build_zone_paths(cluster(zones, gbps=gbps, rtt_ms=rtt / 2)), groups=groups)
+    fewer = zone_exchange_s(size / 2, build_zone_paths(cluster(zones, gbps=gbps, rtt_ms=rtt)), groups=groups)
     for better in (wider, nearer, fewer):
         assert (better <= now * (1 + 1e-9)).all()

@@ -157,7 +157,7 @@ def test_gpus_without_a_measured_run_borrow_and_say_so():
     from crosszone.cost.profile import Profiles
 
     for name in ("mi350x", "tpu-v5p", "tpu-v6e", "trainium2"):
-        assert not Profiles.shipped().select(catalogue().gpu(name), "megatron-core").gpu_measured, name
+        assert not Profiles.load_shipped().select(catalogue().gpu(name), "megatron-core").gpu_measured, name
 
 
 def test_the_gpu_of_every_measured_row_is_known():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosszone.cost.coefficients import band_parts
+from crosszone.cost.coefficients import read_band_parts
 from crosszone.plan.comparison import estimate_win_probability
 from crosszone.predict.prediction import Prediction, Triple
 from predict.given import predicted
@@ -20,7 +20,7 @@ BANDS = st.floats(0.0, 1.0)
 
 @pytest.fixture(autouse=True)
 def _spread(monkeypatch):
-    monkeypatch.setitem(band_parts(), "pair", {"sd": 0.1})
+    monkeypatch.setitem(read_band_parts(), "pair", {"sd": 0.1})
 
 
 def plan(step_s: float, below: float = 0.0, above: float = 0.0, **basis: object) -> Prediction:

@@ -7,7 +7,7 @@ import pytest
 
 from crosszone.cost import own_profiles
 from crosszone.cost.layer import LayerCost
-from crosszone.cost.operator_checks import formula_errors, formula_s
+from crosszone.cost.operator_checks import compute_formula_errors, formula_s
 from crosszone.cost.operator_profile import load_operator_profile
 from crosszone.cost.own_profiles import OwnProfile
 from crosszone.cost.profile import Profiles
@@ -45,10 +45,10 @@ def shown_errors(own=None, gpu=A100, stack="megatron-core", model="llama-3.2-1b"
     """Errors beside a prediction, by family."""
     text = TEXT.format(gpu=gpu, seq=4096, model=model, precision=precision).replace("hf-eager", stack)
     try:
-        own_profiles.give(own)
+        own_profiles.override_default(own)
         return answer(parse_scenario(text.replace("ddp", "megatron"))).prediction.basis.operators.get(gpu, {})
     finally:
-        own_profiles.give(None)
+        own_profiles.override_default(None)
 
 
 def test_the_errors_beside_a_prediction_are_those_of_its_own_formulas():
@@ -56,10 +56,10 @@ def test_the_errors_beside_a_prediction_are_those_of_its_own_formulas():
     shown = predicted().basis.operators
     assert set(shown) == {"h200-141gb-sxm"}
     gpu = catalogue().entry("gpus", "h200-141gb-sxm")
-    k = Profiles.shipped().select(gpu, "hf-eager").coefficients
+    k = Profiles.load_shipped().select(gpu, "hf-eager").coefficients
     tables = load_operator_profile("h200-141gb-sxm").checks
     wanted = [tables[key] for key in ("matmul bf16", "attention bf16", "cross_entropy bf16")]
-    assert shown["h200-141gb-sxm"] == formula_errors(wanted, gpu, k)
+    assert shown["h200-141gb-sxm"] == compute_formula_errors(wanted, gpu, k)
     assert predicted("h100-80gb-sxm").basis.operators == {}
 
 
@@ -145,6 +145,6 @@ def test_a_gpu_that_was_not_sampled_has_no_range_to_leave():
 @pytest.mark.parametrize("gpu", ["h200-141gb-sxm", A100, "gh200-96gb"])
 def test_sampled_operators_are_as_good_as_was_aimed_at_or_the_document_says_so(gpu):
     """Fits of single kernels: mean over families on sizes that no fit saw within 8 %; matmuls of the H200 miss their 5 %."""
-    errors = load_operator_profile(gpu).summary()
+    errors = load_operator_profile(gpu).summarize()
     assert sum(one["unseen_pct"] for one in errors.values()) / len(errors) < 8
     assert errors["attention"]["unseen_pct"] < 7

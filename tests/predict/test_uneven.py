@@ -65,7 +65,7 @@ def test_rows_of_one_batch_each_have_their_own_micro_batches():
     expected = [11 * 122.88 + 92.16, 6 * 122.88 + 92.16]
     assert found.total_s == pytest.approx(expected)
     assert step_s(two, neutral()) == pytest.approx(expected)
-    assert found.pipelines.alone(1).makespan_s == pytest.approx(6 * 122.88)
+    assert found.pipelines.simulate_row(1).makespan_s == pytest.approx(6 * 122.88)
 
 
 def test_a_step_is_that_of_the_replica_which_ends_last_with_its_own_micro_batches():

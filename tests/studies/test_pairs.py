@@ -12,7 +12,7 @@ from uncertainty import Pairs, fit_pair_spread, pair_strategies, score_chances
 from crosszone.calibrate.accuracy import build_setup_key, build_strategy_key
 from crosszone.calibrate.fit import CrossValidation, select_usable_runs
 from crosszone.calibrate.runs import read_runs
-from crosszone.cost.coefficients import pair_spread
+from crosszone.cost.coefficients import read_pair_spread
 
 
 def pairs(predicted, measured, weight=None) -> Pairs:
@@ -79,6 +79,6 @@ def test_only_strategies_of_one_set_up_are_paired(data):
 
 def test_the_spread_is_written_back_and_nothing_else_changes():
     text = (FOLDER / "bands.yaml").read_text("utf-8")
-    assert replace_pair_spread(text, pair_spread()) == text
+    assert replace_pair_spread(text, read_pair_spread()) == text
     other = replace_pair_spread(text, 0.5)
-    assert other != text and other.replace("{sd: 0.5,", f"{{sd: {pair_spread()!r},") == text
+    assert other != text and other.replace("{sd: 0.5,", f"{{sd: {read_pair_spread()!r},") == text

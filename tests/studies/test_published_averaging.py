@@ -14,7 +14,7 @@ from published.averaging import (
     sync_all_layers,
 )
 
-from crosszone.predict.local_update import exchange_fragment
+from crosszone.predict.local_update import estimate_fragment_exchange
 from predict.given import DDP, placed, zones
 
 
@@ -79,7 +79,7 @@ def test_whole_exchanges_between_steps_are_the_predictors_local_updates(fragment
     """[A20] [V5] Nothing hidden in the passes, equal layers: F max(0, exchange - delay x step) / H a step."""
     update = {"steps": 100, "fragments": fragments, "delay": delay}
     found = placed({"dp": 16, "local_update": update}, job=DDP, cluster=zones())
-    exchange, step = exchange_fragment(found).seconds[1], found.inner_step_s[1]
+    exchange, step = estimate_fragment_exchange(found).seconds[1], found.inner_step_s[1]
     layers = 2 * fragments
     turns = {k * 100 // fragments: (2 * k, 2 * k + 1) for k in range(fragments)}
     plan = LocalSgdPlan(layers=layers, steps=100, fragments=turns, delay=delay, between_steps=True)

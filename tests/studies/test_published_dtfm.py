@@ -89,19 +89,19 @@ def test_every_instance_over_regions_has_its_own_link_to_every_other():
     """[A25] 64 zones, 2016 links: 11 ms and 1.12 Gbit/s between Ohio and Virginia, 1 ms and 5 Gbit/s inside each."""
     machines = build_fleet(row(), RATES)
     assert len(machines.cluster.zones) == 64 and len(machines.crossings.links) == 64 * 63 // 2
-    far, late = machines.crossings.boundary(0, 63, 1)
-    near, soon = machines.crossings.boundary(0, 31, 1)
+    far, late = machines.crossings.get_boundary(0, 63, 1)
+    near, soon = machines.crossings.get_boundary(0, 31, 1)
     assert (far[1], near[1]) == pytest.approx((1.12e9 / 8 * EFFICIENCY, 5e9 / 8 * EFFICIENCY), rel=1e-3)
     assert (late[1], soon[1]) == pytest.approx((0.01105, 0.00105))
-    assert machines.crossings.boundary(0, 63, 8)[0][1] == far[1]
+    assert machines.crossings.get_boundary(0, 63, 8)[0][1] == far[1]
 
 
 def test_the_regional_case_has_a_rate_of_its_own_for_one_pair():
     """[A25] Virginia - Oregon: 1.15 Gbit/s in place of 0.79; 10 ms inside a region."""
     machines = build_fleet(row(**FOUR), RATES)
-    rate, late = machines.crossings.boundary(0, 16, 1)
+    rate, late = machines.crossings.get_boundary(0, 16, 1)
     assert rate[1] == pytest.approx(1.15e9 / 8 * EFFICIENCY, rel=1e-3)
-    assert (late[1], machines.crossings.boundary(0, 15, 1)[1][1]) == pytest.approx((0.06705, 0.01005))
+    assert (late[1], machines.crossings.get_boundary(0, 15, 1)[1][1]) == pytest.approx((0.06705, 0.01005))
 
 
 def test_a_data_centre_is_one_zone_of_its_instances():
@@ -144,7 +144,7 @@ def test_rings_go_in_rank_order_and_side_by_side(profiles):
     machines = build_fleet(row(), RATES)
     site = build_predictor(row(), machines, place_ranks(machines.gpus, BY_PIPELINE), profiles, 512).placed
     assert site.ring == tuple(range(0, 64, 8)) and site.zone_ranks == 8
-    link = site.crossings.ring_link(site.ring, site.zone_ranks)
+    link = site.crossings.get_ring_link(site.ring, site.zone_ranks)
     assert link.bytes_per_s[1] == pytest.approx(8 * 1.12e9 / 8 * EFFICIENCY, rel=1e-3)
     assert link.latency_s[1] == pytest.approx((2 * 0.01105 + 6 * 0.00105) / 8)
 

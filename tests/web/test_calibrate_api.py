@@ -105,7 +105,7 @@ def test_only_own_profiles_are_handed_out(client, name):
 
 def test_a_profile_that_cannot_be_read_is_deleted(client, tmp_path):
     client.post("/api/v1/calibrate/profiles", json={"name": "broken", "profile": OWN, "use": True})
-    own_profiles.folder().joinpath("broken.yaml").write_text("a: [1", "utf-8")
+    own_profiles.get_folder().joinpath("broken.yaml").write_text("a: [1", "utf-8")
     assert client.post("/api/v1/predict", json={"text": SCENARIO}).status_code == 422
     assert client.delete("/api/v1/calibrate/profiles/broken").status_code == 204
     assert client.post("/api/v1/predict", json={"text": SCENARIO}).status_code == 200
@@ -114,7 +114,7 @@ def test_a_profile_that_cannot_be_read_is_deleted(client, tmp_path):
 
 def test_a_file_on_the_server_is_no_default(client, tmp_path):
     path = tmp_path / "x.yaml"
-    path.write_text(own_profiles.text_of(OwnProfile(name="x", **OWN)), "utf-8")
+    path.write_text(own_profiles.format_text(OwnProfile(name="x", **OWN)), "utf-8")
     answer = client.put("/api/v1/calibrate/default", json={"name": str(path)})
     assert (answer.status_code, answer.json()["code"]) == (404, "own_profile_unknown")
 
@@ -124,7 +124,7 @@ def test_values_before_are_those_of_the_stack_that_they_are_for(given):
     """Attention on an H200: stacks fitted beside kernels timed alone read another value than the generic one."""
     half = {"value": 0.5, "error": 0.02, "origin": "measured"}
     profile = OwnProfile(name="x", source="s", created="d", gpus={"h200-141gb-sxm": {"flash": half}}, **given)
-    shipped, gpu = Profiles.shipped(), catalogue().gpu("h200-141gb-sxm")
+    shipped, gpu = Profiles.load_shipped(), catalogue().gpu("h200-141gb-sxm")
     fsdp, generic, core = (
         shipped.select(gpu, name).coefficients.flash for name in ("fsdp", "generic", "megatron-core")
     )

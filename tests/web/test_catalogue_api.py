@@ -202,7 +202,7 @@ def test_profiles_say_unit_origin_and_error_of_each_coefficient(client):
 
 
 def test_names_of_profiles_are_their_own():
-    from crosszone.cost.description import described_profiles
+    from crosszone.cost.description import list_profile_descriptions
 
-    names = [one.name for one in described_profiles()]
+    names = [one.name for one in list_profile_descriptions()]
     assert len(names) == len(set(names))

@@ -21,8 +21,8 @@ from crosszone.calibrate.published import PublishedResult
 from crosszone.cost.collectives import Ring, all_reduce
 from crosszone.cost.gloo import gloo_all_reduce_s, gloo_send_s
 from crosszone.cost.profile import Profiles
-from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, Tier, figure
-from crosszone.cost.wan import WanTransport, hosts_rtt_s, zone_ring
+from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, Tier, read_figure
+from crosszone.cost.wan import WanTransport, find_ring_order, hosts_rtt_s
 from crosszone.errors import InputError
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.document import read_text
@@ -97,7 +97,7 @@ class RankOrder(PlacedStrategy):
         if not self.replica_zones:
             return ()
         rings = (tuple(int(z) for z in stage) for stage in self.zone[self.dp_zones > 1][:, :, 0, 0])
-        return min(rings, key=lambda ring: float(self.crossings.ring_link(ring, 1).bytes_per_s[EXPECTED]))
+        return min(rings, key=lambda ring: float(self.crossings.get_ring_link(ring, 1).bytes_per_s[EXPECTED]))
 
     @cached_part
     def zone_ranks(self) -> int:
@@ -217,7 +217,7 @@ def _order_regions(fleet: Fleet) -> tuple[int, ...]:
         rate = fleet.rates[frozenset((a, b))]
         return rate.delay_ms * 1e-3 + MESSAGE_BITS / (rate.gbps * 1e9)
 
-    return zone_ring([[seconds(a, b) for b in fleet.regions] for a in fleet.regions])
+    return find_ring_order([[seconds(a, b) for b in fleet.regions] for a in fleet.regions])
 
 
 def _group_by_pipeline(block: list[Gpu], pp: int) -> list[Gpu]:
@@ -247,7 +247,7 @@ WHOLE_MB = 1e6  # Gradients go in one piece after the last backward pass
 
 def predict_dtfm(rows: Sequence[Row], links_path: Path) -> list[PublishedResult]:
     """Every row of the family beside its prediction: a step on the network and the placement it names."""
-    rates, profiles = read_rates(links_path), Profiles.shipped()
+    rates, profiles = read_rates(links_path), Profiles.load_shipped()
     fleets: dict[tuple[str, ...], Fleet] = {}
     results = []
     for row in rows:
@@ -303,7 +303,7 @@ def build_predictor(row: Row, fleet: Fleet, placement: Placement, profiles: Prof
         placed=RankOrder(case=case, placement=placement, links=dict(links.links), banded=False, shared_crossings=links),
         framework=load_frameworks()[FRAMEWORK],
         profiles=profiles,
-        stack=profiles.stack_of(FRAMEWORK, method["stack"]),
+        stack=profiles.select_stack(FRAMEWORK, method["stack"]),
         release=None,
         notices=(),
     )
@@ -371,7 +371,7 @@ def predict_transfer_s(
     """
     many = library == "nccl"
     transport = WanTransport(library=library, flows=read_setup()["sockets"] if many else 1)
-    line = gbps * BYTES_PER_S_PER_GBPS * figure("tcp", "efficiency")
+    line = gbps * BYTES_PER_S_PER_GBPS * read_figure("tcp", "efficiency")
     cap = np.inf if many else read_setup()["micro"]["flow_gbps"] * BYTES_PER_S_PER_GBPS
     rate = np.minimum(line, transport.group_bytes_per_s(rtt_s, 0.0, cap))
     if kind == "p2p":

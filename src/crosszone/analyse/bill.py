@@ -23,10 +23,10 @@ from crosszone.predict.predictor import Predictor
 from crosszone.predict.run import (
     GB,
     HOUR_S,
+    compute_group_kilowatt,
     get_grams_per_kwh,
     get_usd_per_gb,
     get_usd_per_gpu_hour,
-    group_kilowatt,
     list_unpriced_egress,
     predict_run,
     select_used_groups,
@@ -248,7 +248,7 @@ def _list_energy_lines(p: Predictor, busy: float, step_hours: float, hours: floa
     powers: dict[str, list[float | None]] = defaultdict(list)
     grams: dict[str, float | None] = {}
     for zone, group, count in select_used_groups(p.placed):
-        powers[zone.name].append(group_kilowatt(zone, group, count, busy))
+        powers[zone.name].append(compute_group_kilowatt(zone, group, count, busy))
         grams[zone.name] = get_grams_per_kwh(zone)
     lines = []
     for name, parts in powers.items():

@@ -16,7 +16,7 @@ import numpy as np
 from crosszone.analyse.cluster_changes import drop_count_pins, drop_planned_fields, remove_zone
 from crosszone.analyse.marginal import Worth, compute_worth
 from crosszone.cost.profile import Profiles
-from crosszone.cost.wan import drain_s, zone_paths
+from crosszone.cost.wan import build_zone_paths, drain_s
 from crosszone.errors import InputError, InvalidError, Notice, build_choice_error
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.scenario import Scenario
@@ -350,7 +350,7 @@ def compute_fetch_times(
         for z in np.unique(zones_of_ranks)
     }
     # limits alone: connections are taken to be enough to fill the links
-    limits, seconds = zone_paths(surviving.cluster).limits, {}
+    limits, seconds = build_zone_paths(surviving.cluster).limits, {}
     for source, zone in enumerate(surviving.cluster.zones):
         receivers = {z: size for z, size in needs.items() if z != source}
         took = drain_s(list(receivers.values()), [source] * len(receivers), list(receivers), limits)

@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, figure
+from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, read_figure
 from crosszone.cost.wan import WanTransport, flow_bytes_per_s
 from crosszone.errors import Notice
 from crosszone.inputs.links import ZoneLink
@@ -27,7 +27,7 @@ from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Value
 from crosszone.plan.comparison import SIGMAS_TO_P90
 from crosszone.plan.plan import NoticeDict
-from crosszone.predict.batch import group_columns
+from crosszone.predict.batch import build_group_columns
 from crosszone.predict.breakdown import build_breakdown
 from crosszone.predict.placed_strategy import BANDS, PlacedStrategy
 from crosszone.predict.prediction import Kind, Traffic
@@ -88,7 +88,7 @@ def _build_use(
     path = placed.links[min(a, b), max(a, b)]
     ranks = _count_boundary_ranks(placed, a, b) if pipeline else placed.ring_ranks
     rtt, loss = path.rtt_ms.expected * 1e-3, path.loss_pct / 100.0
-    cap = np.inf if path.flow_gbps is None else path.flow_gbps * BYTES_PER_S_PER_GBPS * figure("tcp", "efficiency")
+    cap = np.inf if path.flow_gbps is None else path.flow_gbps * BYTES_PER_S_PER_GBPS * read_figure("tcp", "efficiency")
     flow = float(flow_bytes_per_s(rtt, loss, transport.congestion, transport.window_bytes, cap))
 
     def sum_flows(transport: WanTransport) -> float:
@@ -96,7 +96,7 @@ def _build_use(
 
     nic = np.inf
     if not pipeline:
-        slowest = min(float(group_columns(group, "bf16", 1).nic_bytes_per_s) for _, group in placed.cluster.zone_groups)
+        slowest = min(float(build_group_columns(group, "bf16", 1).nic_bytes_per_s) for _, group in placed.cluster.zone_groups)
         nic = ranks * slowest
     rates: dict[Limit, float] = {
         "link": float(limits.pair[a, b]),
@@ -321,7 +321,7 @@ class _Draws:
         rng, delays = np.random.default_rng(SEED + 1), []
         for (a, b), link in self.links.items():
             size = self.egress.get((a, b), 0.0) + self.egress.get((b, a), 0.0)
-            packets = max(size / figure("packet", "payload_bytes"), 1.0)
+            packets = max(size / read_figure("packet", "payload_bytes"), 1.0)
             mean = packets * link.loss_pct / 100.0
             number = rng.permutation(_build_poisson_draws(mean, DRAWS // BANDS))
             delays.append(np.minimum(number / packets, HIGHEST_LOSS))

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from crosszone.calibrate.predicted import PredictedRuns, predict_runs
 from crosszone.calibrate.runs import MeasuredRun, Skipped, iterate_runs
-from crosszone.cost.coefficients import band_factors
+from crosszone.cost.coefficients import compute_band_factors
 from crosszone.cost.profile import Profiles
 
 MIN_PAIR_RATIO = 1.05  # Pairs whose measured times differ by less are not counted: repeated runs differ as much
@@ -329,7 +329,7 @@ def build_scored_row(
     run: MeasuredRun, step_s: float, *, gpu_measured: bool, stack_measured: bool, **fields: Any
 ) -> ScoredRow:
     """A run with its predicted step and the band of it; `fields`: what else is known of the row."""
-    low, high = band_factors(moe=run.moe, stack_measured=stack_measured, gpu_measured=gpu_measured, stated=run.complete)
+    low, high = compute_band_factors(moe=run.moe, stack_measured=stack_measured, gpu_measured=gpu_measured, stated=run.complete)
     return ScoredRow(
         id=run.id,
         source=run.source,

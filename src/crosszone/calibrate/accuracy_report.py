@@ -195,7 +195,7 @@ def list_operator_errors() -> list[dict[str, Any]]:
     lines = []
     for gpu in list_sampled_gpus():
         profile = load_operator_profile(gpu)
-        for family, values in (profile.summary() if profile else {}).items():
+        for family, values in (profile.summarize() if profile else {}).items():
             lines.append({"gpu": gpu, "family": family, **values})
     return lines
 

@@ -37,8 +37,8 @@ from crosszone.calibrate.collective_fit import (
     round_figure,
 )
 from crosszone.cost.measured_links import SECONDS_PER_US, MeasuredCollective
-from crosszone.cost.own_profiles import OwnProfile, now
-from crosszone.cost.tiers import BYTES_PER_S_PER_GB_PER_S, figure, link_figures
+from crosszone.cost.own_profiles import OwnProfile, format_now
+from crosszone.cost.tiers import BYTES_PER_S_PER_GB_PER_S, read_figure, read_link_figures
 from crosszone.errors import InvalidError, Notice, build_choice_error
 from crosszone.inputs.cluster import Cluster, NodeGroup
 from crosszone.inputs.document import parse_document
@@ -281,8 +281,8 @@ def _apply_fast_link(edit: _LinkEdit, fields: dict[str, Any], path: str, group: 
     link, key = group.gpu.link, "gb_per_s_both_ways"
     if link is None or not edit.check_gpu_figure(f"{path}.gpu.link.{key}", ring.backend):
         return
-    efficiencies = link_figures()["fast_link"]["efficiency"]
-    efficiency = figure("fast_link", "efficiency", link.kind if link.kind in efficiencies else "other")
+    efficiencies = read_link_figures()["fast_link"]["efficiency"]
+    efficiency = read_figure("fast_link", "efficiency", link.kind if link.kind in efficiencies else "other")
     both_ways = round_figure(2 * ring.bytes_per_s / BYTES_PER_S_PER_GB_PER_S / efficiency)
     if isinstance(fields["gpu"], str):  # a name of the catalogue has no fields: take its entry as the base
         fields["gpu"] = {"like": fields["gpu"], "name": group.gpu.name}
@@ -294,7 +294,7 @@ def _apply_fast_link(edit: _LinkEdit, fields: dict[str, Any], path: str, group: 
 def _add_latency_note(edit: _LinkEdit, path: str, ring: RingFigures, tier: str) -> None:
     """Say what was found of a latency that a scenario has no field for."""
     if ring.latency_s is not None:
-        assumed = figure(tier, "latency_us")
+        assumed = read_figure(tier, "latency_us")
         edit.add_note("links_latency_kept", path, round_figure(ring.latency_s * 1e6), op=ring.op, assumed=assumed)
 
 
@@ -340,7 +340,7 @@ def measure_collectives(rows: Iterable[CollectiveSample], *, gpu: str, cpu_for_g
 
 def build_collective_profile(name: str, collectives: Sequence[MeasuredCollective], source: str) -> OwnProfile:
     """An own profile of them alone."""
-    return OwnProfile(name=name, source=source, created=now(), collectives=tuple(collectives))
+    return OwnProfile(name=name, source=source, created=format_now(), collectives=tuple(collectives))
 
 
 def _build_measured_collective(fit: LinkFit, gpu: str, error_pct: float) -> MeasuredCollective:

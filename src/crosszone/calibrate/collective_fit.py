@@ -46,7 +46,7 @@ from crosszone.cost.collectives import (
     reduce_scatter,
     send_message,
 )
-from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, FREE, Floats, Numbers, Tier, figure
+from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, FREE, Floats, Numbers, Tier, read_figure
 from crosszone.errors import FileError, InvalidError, Notice, build_choice_error
 
 ROBUST_ERROR = 0.03  # Relative error up to which rows count in squares, beyond it linearly, as in [Q3]
@@ -363,20 +363,20 @@ def compute_rtt_ms(forward: ZoneFigures, backward: ZoneFigures | None) -> float 
     first = second if forward.latency_s is None else forward
     if first.latency_s is None or second.latency_s is None:
         return None
-    hosts_s = 2 * figure("tcp", "latency_us") * 1e-6
+    hosts_s = 2 * read_figure("tcp", "latency_us") * 1e-6
     return round_figure(max(0.0, first.latency_s + second.latency_s - hosts_s) * 1e3)
 
 
 def convert_to_gbps(bytes_per_s: float, fabric: str = "tcp") -> float:
     """Gbit/s of a link whose payload rate is this. [K12]"""
-    return round_figure(bytes_per_s / BYTES_PER_S_PER_GBPS / figure(fabric, "efficiency"))
+    return round_figure(bytes_per_s / BYTES_PER_S_PER_GBPS / read_figure(fabric, "efficiency"))
 
 
 def compute_flow_gbps(direction: ZoneFigures) -> float | None:
     """Gbit/s of one connection, where one group alone shows it. [K12]"""
     if direction.group_bytes_per_s is None:
         return None
-    connections = figure("nccl_sockets", "channels") if direction.backend == "nccl" else 1.0
+    connections = read_figure("nccl_sockets", "channels") if direction.backend == "nccl" else 1.0
     return convert_to_gbps(direction.group_bytes_per_s / connections)
 
 

@@ -17,7 +17,7 @@ from crosszone.calibrate.components import is_update_contradicted, predict_compo
 from crosszone.calibrate.components_read import STACK, STAGES, ComponentRun
 from crosszone.cost.coefficients import Coefficient
 from crosszone.cost.measured_links import CollectiveTimings
-from crosszone.cost.own_profiles import OwnProfile, now
+from crosszone.cost.own_profiles import OwnProfile, format_now
 from crosszone.cost.profile import Profiles, Vector
 from crosszone.extras import require_extra
 
@@ -94,7 +94,7 @@ def fit_stack(jobs: Sequence[ComponentRun], profiles: Profiles) -> FittedStack:
     from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
     links = _scale_send_rates(jobs, profiles)
-    shipped = Profiles.shipped().coefficients(["generic"], [STACK])
+    shipped = Profiles.load_shipped().coefficients(["generic"], [STACK])
     start = np.log([float(np.ravel(getattr(shipped, name))[0]) for name in FITTED_COEFFICIENTS])
     prior_spread = np.array(list(FITTED_COEFFICIENTS.values()))
     with_stack = _add_stack_coefficients(profiles, dict(zip(FITTED_COEFFICIENTS, np.exp(start), strict=True)))
@@ -143,7 +143,7 @@ def fit_cluster(jobs: Sequence[ComponentRun], profiles: Profiles, *, name: str, 
     profile = OwnProfile(
         name=name,
         source=source or f"{len(jobs)} jobs timed part by part",
-        created=now(),
+        created=format_now(),
         stacks={STACK: fitted.coefficients},
         collectives=fitted.profiles.links.collectives if fitted.crowded and fitted.profiles.links else (),
         scores={"jobs": {STACK: scores}},

@@ -350,7 +350,7 @@ def cross_validate(
     predicted = np.full(len(rows.runs), np.nan)
     stack_known, gpu_known = np.ones(len(rows.runs), dtype=bool), np.ones(len(rows.runs), dtype=bool)
     stacks = np.array([run.stack for run in rows.runs])
-    gpus = np.array([profiles.gpu_profile(get_gpu(run))[0] for run in rows.runs])
+    gpus = np.array([profiles.find_family(get_gpu(run))[0] for run in rows.runs])
     for held_out, fold_predicted_s in zip(
         held_out_masks, _iterate_fits(rows, profiles, held_out_masks, worker_count), strict=True
     ):
@@ -402,7 +402,7 @@ def _get_label(run: MeasuredRun, kind: Kind, profiles: Profiles) -> Hashable:
         return run.source
     if kind == "model":
         return run.case.model.name
-    return profiles.gpu_profile(get_gpu(run))[0] if kind == "gpu" else run.id
+    return profiles.find_family(get_gpu(run))[0] if kind == "gpu" else run.id
 
 
 _worker_state: list[tuple[StepBatches, Vector, Profiles]] = []

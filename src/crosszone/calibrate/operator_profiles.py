@@ -1,7 +1,7 @@
 """Operator profiles made from samples: every operator fitted, and what the cost formulas take from it.
 
     profile = fit_operator_profile(read_samples([Path("samples.csv")]))
-    profile.summary(); format_profile(profile); build_own_profile(profile, "my-gpu")
+    profile.summarize(); format_profile(profile); build_own_profile(profile, "my-gpu")
 
 Coefficients of the cost formulas, each with its error, and what a software stack adds to its operators:
 
@@ -41,7 +41,7 @@ from crosszone.cost.coefficients import Coefficient
 from crosszone.cost.layer import HEAD_BLOCK, RESIDUAL_PASSES, flash_attention_s, flash_share, matmul_s
 from crosszone.cost.operator_forms import DTYPE_BYTES, Floats
 from crosszone.cost.operator_profile import OperatorProfile
-from crosszone.cost.own_profiles import OwnProfile, now
+from crosszone.cost.own_profiles import OwnProfile, format_now
 from crosszone.cost.profile import Profiles
 from crosszone.extras import require_extra
 from crosszone.inputs.catalogue import catalogue
@@ -117,7 +117,7 @@ def build_own_profile(profile: OperatorProfile, name: str) -> OwnProfile:
     return OwnProfile(
         name=name,
         source=f"samples of operators: {profile.source}",
-        created=now(),
+        created=format_now(),
         gpus={profile.gpu: dict(profile.coefficients)} if profile.coefficients else {},
         for_stacks=FOR_STACKS,
         notes=tuple(notes),
@@ -207,7 +207,7 @@ class CoefficientFinder:
         self.notes: list[str] = []
         self.optimizers: dict[str, float] = {}
         """Seconds a parameter by precision of the optimizer."""
-        self._shipped = Profiles.shipped().select(gpu, "generic").coefficients
+        self._shipped = Profiles.load_shipped().select(gpu, "generic").coefficients
         self.memory_rate = gpu.memory_gb_per_s * 1e9
 
     def get_value(self, name: str) -> float:

@@ -42,7 +42,7 @@ def predict_runs(runs: Sequence[MeasuredRun], profiles: Profiles) -> PredictedRu
     return PredictedRuns(
         step_s=np.array([p.step_time.expected for p in predictors], dtype=float),
         memory_gib=np.array([p.memory.peak.expected for p in predictors], dtype=float),
-        gpu_measured=np.array([profiles.gpu_profile(get_gpu(run))[1] for run in runs], dtype=bool),
+        gpu_measured=np.array([profiles.find_family(get_gpu(run))[1] for run in runs], dtype=bool),
     )
 
 
@@ -76,7 +76,7 @@ class StepBatches:
             self.parts.append((join_batches(batches), run_of_row, np.cumsum(rows) - rows))
         self.runs = [runs[i] for i in self.order]
         self.index = profiles.index(
-            [profiles.gpu_profile(get_gpu(run))[0] for run in self.runs], [run.stack for run in self.runs]
+            [profiles.find_family(get_gpu(run))[0] for run in self.runs], [run.stack for run in self.runs]
         )
         self.measured = np.array([run.step_time_s for run in self.runs], dtype=float)
 

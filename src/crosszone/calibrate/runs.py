@@ -38,7 +38,7 @@ from crosszone.calibrate.runs_inference import (
     read_row_text,
 )
 from crosszone.calibrate.user_files import build_columns_error, build_unreadable_error
-from crosszone.cost.profile import stack_and_release, stack_of_release
+from crosszone.cost.profile import format_stack, parse_stack
 from crosszone.errors import FileError, InputError, Notice
 from crosszone.inputs.catalogue import Catalogue, catalogue
 from crosszone.inputs.cluster import Cluster, NodeGroup, Zone
@@ -164,13 +164,13 @@ class MeasuredRun:
 
     @property
     def _software(self) -> tuple[str, float | None]:
-        stack, release = stack_and_release(self.case.job.stack)
+        stack, release = parse_stack(self.case.job.stack)
         assert stack is not None  # rows are read with the stack of their source, or the default of their framework
         return stack, release
 
     def with_stack(self, stack: str) -> MeasuredRun:
         """The same run as if another software stack had trained it."""
-        job = self.case.job.model_copy(update={"stack": stack_of_release(stack, self.release)})
+        job = self.case.job.model_copy(update={"stack": format_stack(stack, self.release)})
         return replace(self, case=replace(self.case, job=job))
 
 
@@ -399,7 +399,7 @@ def _build_row_job(seq_len: int, batch: int, precision: str, optimizer: str, tex
         fp8_recipe=recipe,
         optimizer=optimizer,
         framework=text.defaults.framework,
-        stack=stack_of_release(text.stack, text.release),
+        stack=format_stack(text.stack, text.release),
     )
 
 

@@ -46,7 +46,7 @@ from crosszone.calibrate.training_log import (
     measure_steady_step,
 )
 from crosszone.cost.coefficients import Coefficient
-from crosszone.cost.own_profiles import OwnProfile, check_name, name_from, now
+from crosszone.cost.own_profiles import OwnProfile, check_name, format_now, name_from
 from crosszone.cost.profile import Profiles
 from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.scenario import Scenario
@@ -538,7 +538,7 @@ def _build_profile(
     return OwnProfile(
         name=name,
         source=f"one log ({log.format}) of {case.name}",
-        created=now(),
+        created=format_now(),
         gpus=gpus,
         stacks=stacks,
         notes=tuple(notice.message() for notice in notices),

@@ -23,7 +23,7 @@ import numpy as np
 
 from crosszone.calibrate.user_files import open_table
 from crosszone.cost.gloo import gloo_all_reduce_s, gloo_barrier_s, gloo_send_s, gloo_turn_s
-from crosszone.cost.tiers import figure
+from crosszone.cost.tiers import read_figure
 from crosszone.cost.wan import (
     Congestion,
     aggregate_bytes_per_s,
@@ -360,7 +360,7 @@ def _parse_row(line: int, cells: Mapping[str, str]) -> TransferRow:
     if median <= 0:
         raise ValueError(f"median {median:g} is not above 0")
     best = cells.get("best") or ""
-    payload = figure("tcp", "efficiency") * BYTES_PER_S_PER_MBIT
+    payload = read_figure("tcp", "efficiency") * BYTES_PER_S_PER_MBIT
     rates = cells["link_mbit"]
     if rates == "unlimited":
         rates = cells.get("zone_egress_mbit") or ""

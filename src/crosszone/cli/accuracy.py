@@ -181,7 +181,7 @@ def _run_cross_validation(path: Path, doubtful: Mapping[str, str]) -> list[Cross
     from crosszone.calibrate.runs import read_runs
     from crosszone.cost.profile import Profiles
 
-    rows, profiles = build_training_rows(select_usable_runs(read_runs(path)[0], doubtful)), Profiles.shipped()
+    rows, profiles = build_training_rows(select_usable_runs(read_runs(path)[0], doubtful)), Profiles.load_shipped()
     kinds: tuple[Kind, ...] = ("source", "model", "row")
     total = sum(len(list_held_out_masks(rows, profiles, kind)) for kind in kinds)
     with _open_progress(label("accuracy_fits"), total) as advance:

@@ -21,12 +21,12 @@ Name = Annotated[str, typer.Argument(help="Name of an own profile.")]
 
 def predict_with_profile(name: str) -> None:
     """Predict with an own profile in this process."""
-    from crosszone.cost.own_profiles import NONE, give, load, use_shipped
+    from crosszone.cost.own_profiles import NONE, load, override_default, use_shipped
 
     if name == NONE:
         use_shipped()
     else:
-        give(load(name))
+        override_default(load(name))
 
 
 def show_profiles(
@@ -37,10 +37,10 @@ def show_profiles(
 
     Example: crosszone calibrate profiles
     """
-    from crosszone.cost.own_profiles import default, load, saved
+    from crosszone.cost.own_profiles import get_default, list_saved, load
 
-    listed = saved() if name is None else [load(name)]
-    default_name = default()
+    listed = list_saved() if name is None else [load(name)]
+    default_name = get_default()
     if as_json:
         print_json({"default": default_name, "profiles": [profile.model_dump(mode="json") for profile in listed]})
         return
@@ -80,7 +80,7 @@ def remove_profile(name: Name, as_json: JsonOption = False) -> None:
     from crosszone.cost import own_profiles
 
     own_profiles.remove(name)
-    document = {"forgotten": name, "default": own_profiles.default()}
+    document = {"forgotten": name, "default": own_profiles.get_default()}
     print_outcome(as_json, document, "own_profile_forgotten", name=name, wraps=True)
 
 

@@ -96,7 +96,7 @@ def fit(
         print_json(
             {
                 **fields,
-                "summary": profile.summary(),
+                "summary": profile.summarize(),
                 "kept": undetermined,
                 "search": searches,
                 "output": output and str(output),
@@ -230,7 +230,7 @@ def _compute_formula_time(
 
     None: a step has no formula for it alone, or no such shapes were measured.
     """
-    from crosszone.cost.operator_checks import FORMULA_DIMS, FORMULA_FAMILIES, formula_errors, formula_s
+    from crosszone.cost.operator_checks import FORMULA_DIMS, FORMULA_FAMILIES, compute_formula_errors, formula_s
     from crosszone.cost.operator_profile import SIXTEEN_BIT, complete_sizes
     from crosszone.cost.profile import Profiles
     from crosszone.inputs.catalogue import catalogue
@@ -239,12 +239,12 @@ def _compute_formula_time(
     if op not in FORMULA_DIMS or dtype == "fp32":
         return None, None
     profiles, gpu = Profiles.load(), catalogue().gpu(profile.gpu)
-    settings = profiles.select(gpu, profiles.stack_of(stack, stack))
+    settings = profiles.select(gpu, profiles.select_stack(stack, stack))
     triton = bool(settings.settings.get("triton"))
     time_s = formula_s(op, (fit_.which,), complete_sizes(op, sizes), dtype, gpu, settings.coefficients, triton=triton)
     alike = SIXTEEN_BIT if dtype in SIXTEEN_BIT else (dtype,)
     tables = [table_ for table_ in profile.checks.values() if table_.op == op and table_.dtype in alike]
-    errors = formula_errors(tables, gpu, settings.coefficients, triton=triton)
+    errors = compute_formula_errors(tables, gpu, settings.coefficients, triton=triton)
     error = errors.get(FORMULA_FAMILIES[op])
     return 1e6 * float(time_s), None if error is None else error.error_pct
 
@@ -432,8 +432,8 @@ def fit_jobs(
         raise InvalidError(Notice(code="jobs_none", value=str(file), params={"skipped": len(skipped)}))
     name = save or own_profiles.UNNAMED
     # what the profile says of kernels and links already is what the software's share is fitted beside
-    saved_profile = own_profiles.named(name) if add and own_profiles.is_kept(name) else None
-    profiles = Profiles.load() if saved_profile is None else Profiles.shipped().with_own(saved_profile)
+    saved_profile = own_profiles.read_named(name) if add and own_profiles.is_kept(name) else None
+    profiles = Profiles.load() if saved_profile is None else Profiles.load_shipped().with_own(saved_profile)
     fit = fit_cluster(runs, profiles, name=name, source=f"jobs: {file.name}")
     fitted = fit.profile
     after = profiles.with_own(fitted)

@@ -5,7 +5,7 @@ wins. Each field is a number or an array, as in `columns`.
 
 Files of coefficients: what `profiles/common.yaml`, `gpus.yaml` and `stacks.yaml` hold, checked field by field.
 
-    shipped("gpus")["a100"]["coefficients"]["matmul"]["value"]
+    read_profile_file("gpus")["a100"]["coefficients"]["matmul"]["value"]
 
 Bands: how far a measured step or memory may lie from the predicted one (`profiles/bands.yaml`).
 """
@@ -141,7 +141,7 @@ class Coefficients:
     selective_share: Numbers
     """Share of a layer's matmuls that selective recomputation repeats."""
 
-    def at_speed(self, speed: float) -> Coefficients:
+    def scale_to_speed(self, speed: float) -> Coefficients:
         """The same where everything a GPU computes, and its launches, take 1 / speed of their time."""
         rates = {name: getattr(self, name) * speed for name in RATES}
         return replace(self, **rates, **{name: getattr(self, name) / speed for name in TIMES})
@@ -160,7 +160,7 @@ COMMON = "common"
 Origin = Literal["fitted", "measured", "datasheet", "published", "assumed"]
 
 
-def known_fields(coefficients: dict[str, Coefficient]) -> dict[str, Coefficient]:
+def check_field_names(coefficients: dict[str, Coefficient]) -> dict[str, Coefficient]:
     """The same; a name that is no coefficient is refused."""
     for key in coefficients:
         if key not in FIELDS:
@@ -187,7 +187,7 @@ class Home(Value):
     @field_validator("coefficients")
     @classmethod
     def _check_fields(cls, coefficients: dict[str, Coefficient]) -> dict[str, Coefficient]:
-        return known_fields(coefficients)
+        return check_field_names(coefficients)
 
 
 class Common(Home):
@@ -244,26 +244,26 @@ class Stack(Home):
 
 
 @cache
-def shipped(name: str) -> dict[str, Any]:
+def read_profile_file(name: str) -> dict[str, Any]:
     """A profile file that comes with the program, checked: an `InvalidError` names each field that is wrong."""
-    return checked(name, read_shipped("crosszone.cost", f"profiles/{name}.yaml"))
+    return parse_profile_file(name, read_shipped("crosszone.cost", f"profiles/{name}.yaml"))
 
 
-def checked(name: str, document: Document) -> dict[str, Any]:
+def parse_profile_file(name: str, document: Document) -> dict[str, Any]:
     """The content of `common`, `gpus` or `stacks`.yaml; an `InvalidError` names each field that is wrong."""
     if name == COMMON:
-        return _plain_values(parse(Common, document.value, document))
+        return _dump_set_fields(parse(Common, document.value, document))
     kinds: dict[str, type[Home]] = {"gpus": GpuFamily, "stacks": Stack}
     kind = kinds[name]
-    return {key: _plain_values(parse(kind, entry, document, at=(key,))) for key, entry in document.value.items()}
+    return {key: _dump_set_fields(parse(kind, entry, document, at=(key,))) for key, entry in document.value.items()}
 
 
-def _plain_values(home: Home) -> dict[str, Any]:
-    # unset fields stay out: `Profiles.gpu_profile` tells families by whether they name an architecture at all
+def _dump_set_fields(home: Home) -> dict[str, Any]:
+    # unset fields stay out: `Profiles.find_family` tells families by whether they name an architecture at all
     return home.model_dump(exclude_unset=True)
 
 
-def band_factors(
+def compute_band_factors(
     *,
     moe: bool = False,
     stack_measured: bool = True,
@@ -277,7 +277,7 @@ def band_factors(
     experts, for a stack or GPU without measurements of its own, and where part of the set-up was assumed.
     """
     of = "memory" if memory else "step"
-    parts = band_parts()[of]
+    parts = read_band_parts()[of]
     applies = {"base": True, "moe": moe, "stack": not stack_measured, "gpu": not gpu_measured, "assumed": not stated}
     used = [name for name, on in applies.items() if on]
     low, high = (
@@ -287,13 +287,13 @@ def band_factors(
     return np.exp(-low), np.exp(high)
 
 
-def pair_spread() -> float:
+def read_pair_spread() -> float:
     """Standard deviation of the difference of log(measured / predicted) between two strategies of one set-up. [W2]"""
-    return float(band_parts()["pair"]["sd"])
+    return float(read_band_parts()["pair"]["sd"])
 
 
 @cache
-def band_parts() -> dict[str, Any]:
+def read_band_parts() -> dict[str, Any]:
     """Log widths of `step` and `memory` by what makes them wide, and the spread of a `pair` of strategies."""
     loaded: dict[str, Any] = read_shipped("crosszone.cost", "profiles/bands.yaml").value
     return loaded

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from crosszone.cost.gloo import gloo_round_trips
+from crosszone.cost.gloo import count_gloo_round_trips
 from crosszone.cost.record import as_array, as_floats, named
-from crosszone.cost.tiers import Floats, Numbers, Tier, figure
+from crosszone.cost.tiers import Floats, Numbers, Tier, read_figure
 
 
 class TierBytes(NamedTuple):
@@ -193,7 +193,7 @@ def tree_all_reduce(size_bytes: Any, ring: Ring, *, items: Any = None, calls: An
     )
 
 
-def faster(first: CollectiveCost, second: CollectiveCost, *, allowed: Any = True, forced: Any = False) -> Any:
+def choose_faster_s(first: CollectiveCost, second: CollectiveCost, *, allowed: Any = True, forced: Any = False) -> Any:
     """Seconds of what a library that chooses would take: the second where it is faster (or forced) and allowed. [C4]"""
     chosen = allowed & (forced | (second.seconds < first.seconds))
     return np.where(chosen, second.seconds, first.seconds)
@@ -215,7 +215,7 @@ def all_to_all(size_bytes: Any, ring: Ring) -> CollectiveCost:
     """
     n, size = as_array(ring.ranks), as_array(size_bytes)
     # NCCL works on eight messages of a channel at a time (links.yaml: nccl-device)
-    batches = np.ceil((n - 1.0) / figure("collective", "messages_at_once"))
+    batches = np.ceil((n - 1.0) / read_figure("collective", "messages_at_once"))
     calls, sent = _count_calls(size), ring_share(n) * size
     seconds = _sum_seconds(sent, ring, None, calls, batches)
     return CollectiveCost(seconds=seconds, item_bytes=sent, calls=calls, steps=batches, ring=ring)
@@ -330,7 +330,7 @@ def zone_ring_pass(
     sent = passes * sum(items * ring_share(members) for items, members in parts) * item_bytes
     steps = (ring.members - 1.0) * ring.zones / ring.members * buckets  # those of its edges that lie between zones
     if gloo is not None:
-        trips = gloo_round_trips(gloo.size_bytes, ring.members, ring.link.latency_s, gloo.bytes_per_s)
+        trips = count_gloo_round_trips(gloo.size_bytes, ring.members, ring.link.latency_s, gloo.bytes_per_s)
         steps = np.where(gloo.used, buckets * trips / 2.0, steps)  # of one of the two passes of its all-reduce
     carried = sent
     if np.any(ring.tree):

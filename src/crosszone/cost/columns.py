@@ -1,7 +1,7 @@
 """Columns: the numbers the cost formulas read, one entry a strategy (or a run).
 
 Each field is a number or an array; all of them broadcast, so that one prediction is a batch of one and a search
-is the same code over a million. `stacked` turns many single columns into arrays.
+is the same code over a million. `join_columns` makes arrays of many single columns.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class StackColumns:
     """Gradients are all-reduced with ZeRO 1 too, where a reduce-scatter would do."""
 
 
-def model_columns(model: Model, *, vocab_multiple: int = 1, tp: int = 1) -> ModelColumns:
+def build_model_columns(model: Model, *, vocab_multiple: int = 1, tp: int = 1) -> ModelColumns:
     """The columns of one model, its vocabulary padded to a multiple of `vocab_multiple` x `tp`."""
     moe, mla, window = model.moe, model.mla, model.window
     rows = model.embedding_rows
@@ -274,14 +274,14 @@ def model_columns(model: Model, *, vocab_multiple: int = 1, tp: int = 1) -> Mode
     )
 
 
-def stacked(columns: Sequence[Column]) -> Column:
+def join_columns(columns: Sequence[Column]) -> Column:
     """Many single columns as one whose fields are arrays [n, 1]: strategies first, stages last."""
     first = columns[0]
     names = [f.name for f in fields(first)]  # type: ignore[arg-type]
     return type(first)(**{name: np.array([[getattr(c, name)] for c in columns], dtype=float) for name in names})
 
 
-def taken(columns: Mapping[int, Column], at: npt.NDArray[np.int64]) -> Column:
+def select_columns(columns: Mapping[int, Column], at: npt.NDArray[np.int64]) -> Column:
     """One column whose fields are arrays: of each entry of `at`, the columns of that number."""
     numbers = sorted(columns)
     place = np.searchsorted(numbers, at)
@@ -290,7 +290,7 @@ def taken(columns: Mapping[int, Column], at: npt.NDArray[np.int64]) -> Column:
     return type(first)(**{n: np.stack([1.0 * getattr(columns[i], n) for i in numbers])[place] for n in names})
 
 
-def gpu_columns(gpu: Gpu, path: str, **links: float) -> GpuColumns:
+def build_gpu_columns(gpu: Gpu, path: str, **links: float) -> GpuColumns:
     """The columns of one GPU kind for a compute precision; `links` are the figures of its node and network."""
     # GPUs before Ampere have no bf16 path, CPUs may have neither
     half = gpu.peak("bf16") or gpu.peak("fp16") or gpu.peak("fp32") or 0.0

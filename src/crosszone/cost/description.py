@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Literal
 
-from crosszone.cost.coefficients import COMMON, band_factors
-from crosszone.cost.memory import memory_profiles
+from crosszone.cost.coefficients import COMMON, compute_band_factors
+from crosszone.cost.memory import read_memory_profiles
 from crosszone.cost.profile import Profiles
 from crosszone.errors import Notice, UnknownNameError
 from crosszone.inputs.value import Value, find_nearest_names
@@ -87,7 +87,7 @@ class ProfileDescription(ProfileSummary):
     """Every coefficient of its own."""
 
 
-def described_profiles() -> tuple[ProfileDescription, ...]:
+def list_profile_descriptions() -> tuple[ProfileDescription, ...]:
     """Every home in use: common values, GPU families, stacks."""
     return _describe_homes(Profiles.load())
 
@@ -100,9 +100,9 @@ def _describe_homes(profiles: Profiles) -> tuple[ProfileDescription, ...]:
     return tuple(_describe_home(kind, name, entry) for kind, name, entry in homes)
 
 
-def described_profile(name: str) -> ProfileDescription:
+def get_profile_description(name: str) -> ProfileDescription:
     """The home of that name; `UnknownNameError` names the nearest ones."""
-    by_name = {profile.name: profile for profile in described_profiles()}
+    by_name = {profile.name: profile for profile in list_profile_descriptions()}
     if name not in by_name:
         params = {"nearest": find_nearest_names(name, by_name)}
         raise UnknownNameError(Notice(code="profile_unknown", field="name", value=name, params=params))
@@ -112,7 +112,7 @@ def described_profile(name: str) -> ProfileDescription:
 def _describe_home(kind: ProfileKind, name: str, entry: Mapping[str, Any]) -> ProfileDescription:
     rows = [*_describe_times(entry), *_describe_memory(kind, name)]
     measured = kind != "stack" or entry.get("measured", True)
-    low, high = band_factors(stack_measured=measured)
+    low, high = compute_band_factors(stack_measured=measured)
     return ProfileDescription(
         name=name,
         kind=kind,
@@ -149,7 +149,7 @@ def _describe_times(entry: Mapping[str, Any]) -> list[Figure]:
 
 def _describe_memory(kind: ProfileKind, name: str) -> list[Figure]:
     """What a stack keeps in memory where the formulas leave a choice; the common values have the units."""
-    profiles = memory_profiles()
+    profiles = read_memory_profiles()
     common = profiles["common"]
     entries = common if kind == "common" else profiles["stacks"].get(name, {}) if kind == "stack" else {}
     return [

@@ -1,6 +1,6 @@
 """Expression: how one entry of a recorded array came about, as text that anyone can work out again.
 
-    head = expression(RecordedEntry(tape.names["head_s"], ()))
+    head = build_expression(RecordedEntry(tape.names["head_s"], ()))
     head.symbols  # 2 * tokens * 32000 / rate
     head.worked  # 2 * 4096 * 32000 / 200000000000000
     head.inputs  # {"tokens": RecordedEntry, "rate": RecordedEntry}
@@ -57,9 +57,9 @@ class Expression:
     terms: tuple[Term, ...]
 
 
-def expression(cell: RecordedEntry, symbol: Callable[[RecordedEntry], str] | None = None) -> Expression:
+def build_expression(cell: RecordedEntry, symbol: Callable[[RecordedEntry], str] | None = None) -> Expression:
     """The expression of one entry; `symbol` names what goes in (default: its name, dots as underscores)."""
-    writer = _ExpressionWriter(symbol or default_symbol)
+    writer = _ExpressionWriter(symbol or get_default_symbol)
     tree = _build(cell.node, cell.at, top=True)
     symbols, worked = writer.write(tree)
     total = _unwrap_sum(tree)
@@ -67,7 +67,7 @@ def expression(cell: RecordedEntry, symbol: Callable[[RecordedEntry], str] | Non
     if total is not None:
         parts = [(sign, part, writer.write(part)[1]) for sign, part in total.parts]
         terms = tuple(
-            Term(f"-({text})" if sign < 0 else text, sign * _evaluate(part), tuple(writer.symbols_of(part)))
+            Term(f"-({text})" if sign < 0 else text, sign * _evaluate(part), tuple(writer.iterate_symbols(part)))
             for sign, part, text in parts
         )
     return Expression(symbols, worked, _evaluate(tree), writer.inputs, terms)
@@ -82,12 +82,12 @@ def _unwrap_sum(tree: _Tree) -> _Sum | None:
     return tree if isinstance(tree, _Sum) else None
 
 
-def default_symbol(cell: RecordedEntry) -> str:
+def get_default_symbol(cell: RecordedEntry) -> str:
     """The name of what a cell is an entry of."""
     return (cell.node.name or "").replace(".", "_")
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """A number as it stands in an expression."""
     return repr(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
 
@@ -141,7 +141,7 @@ _CALLS = {
 }
 
 
-def operand_entry(x: Any, at: Index) -> tuple[Any, Index]:
+def find_operand_entry(x: Any, at: Index) -> tuple[Any, Index]:
     """An operand and the index of its entry that goes into entry `at` of a result it is broadcast to."""
     shape = x.value.shape if isinstance(x, Recorded) else np.shape(x)
     if not shape:
@@ -161,12 +161,12 @@ def _build(x: Any, at: Index, *, top: bool = False) -> _Tree:
         case "multiply" | "divide":
             return _build_product(value, _collect_factors(x, at))
         case "maximum" | "minimum":
-            return _build_extreme(value, x.op, [_build(*operand_entry(arg, at)) for arg in _flatten_same(x, at)])
+            return _build_extreme(value, x.op, [_build(*find_operand_entry(arg, at)) for arg in _flatten_same(x, at)])
         case "power":
-            base, exponent = (_build(*operand_entry(arg, at)) for arg in x.args)
+            base, exponent = (_build(*find_operand_entry(arg, at)) for arg in x.args)
             return base if exponent.value == 1.0 else _Call(value, "**", [base, exponent])
         case op if op in _CALLS:
-            return _Call(value, _CALLS[op], [_build(*operand_entry(x.args[0], at))])
+            return _Call(value, _CALLS[op], [_build(*find_operand_entry(x.args[0], at))])
     followed = _follow_copy(x, at)
     return _Number(value) if followed is None else _build(*followed)
 
@@ -193,20 +193,20 @@ def _follow_copy(x: Recorded, at: Index) -> tuple[Any, Index] | None:
             return x.args[0], at
         case "where":
             condition, yes, no = x.args
-            test, index_of = operand_entry(condition, at)
-            return operand_entry(yes if np.asarray(plain(test))[index_of] else no, at)
+            test, index_of = find_operand_entry(condition, at)
+            return find_operand_entry(yes if np.asarray(plain(test))[index_of] else no, at)
         case "choose":
-            choice, index_of = operand_entry(x.args[0], at)
-            return operand_entry(x.args[1 + int(plain(choice)[index_of])], at)
+            choice, index_of = find_operand_entry(x.args[0], at)
+            return find_operand_entry(x.args[1 + int(plain(choice)[index_of])], at)
         case "largest":
-            entries = list(entries_along(x, at))
+            entries = list(iterate_reduced_entries(x, at))
             return max(entries, key=lambda entry: plain(entry[0])[entry[1]])
         case op if op == GATHER:
-            return gathered_entry(x, at)
+            return find_gathered_entry(x, at)
     return None
 
 
-def gathered_entry(x: Recorded, at: Index) -> tuple[Any, Index]:
+def find_gathered_entry(x: Recorded, at: Index) -> tuple[Any, Index]:
     """The operand, and the index of its entry, that an entry moved from elsewhere was taken of."""
     place = int(x.args[0][at])
     for operand in x.args[1:]:
@@ -217,7 +217,7 @@ def gathered_entry(x: Recorded, at: Index) -> tuple[Any, Index]:
     raise IndexError(at)
 
 
-def entries_along(x: Recorded, at: Index) -> Iterator[tuple[Any, Index]]:
+def iterate_reduced_entries(x: Recorded, at: Index) -> Iterator[tuple[Any, Index]]:
     """Entries that a reduction over an axis puts together."""
     of, axis, keepdims = x.args
     shape = np.shape(plain(of))
@@ -236,13 +236,13 @@ def _collect_terms(x: Any, at: Index, sign: int = 1, *, top: bool = True) -> Ite
         match x.op:
             case "add" | "subtract":
                 for arg, flip in zip(x.args, (1, -1 if x.op == "subtract" else 1), strict=True):
-                    yield from _collect_terms(*operand_entry(arg, at), sign * flip, top=False)
+                    yield from _collect_terms(*find_operand_entry(arg, at), sign * flip, top=False)
                 return
             case "negative":
-                yield from _collect_terms(*operand_entry(x.args[0], at), -sign, top=False)
+                yield from _collect_terms(*find_operand_entry(x.args[0], at), -sign, top=False)
                 return
             case "sum":
-                yield from _count_equal_entries(entries_along(x, at), sign)
+                yield from _count_equal_entries(iterate_reduced_entries(x, at), sign)
                 return
             case "cumsum":
                 of, axis = x.args
@@ -288,7 +288,7 @@ def _collect_factors(x: Any, at: Index, exponent: int = 1, *, top: bool = True) 
     if isinstance(x, Recorded) and (top or x.name is None):
         if x.op in ("multiply", "divide"):
             for arg, flip in zip(x.args, (1, -1 if x.op == "divide" else 1), strict=True):
-                yield from _collect_factors(*operand_entry(arg, at), exponent * flip, top=False)
+                yield from _collect_factors(*find_operand_entry(arg, at), exponent * flip, top=False)
             return
         followed = None if top else _follow_copy(x, at)
         if followed is not None:
@@ -368,24 +368,24 @@ class _ExpressionWriter:
         self.inputs.setdefault(unique, cell)
         return unique
 
-    def symbols_of(self, tree: _Tree) -> Iterator[str]:
+    def iterate_symbols(self, tree: _Tree) -> Iterator[str]:
         """Symbols of the inputs of a tree."""
         if isinstance(tree, _Input):
             yield self.name(tree.cell)
         elif isinstance(tree, _Sum | _Product):
             for _, part in tree.parts:
-                yield from self.symbols_of(part)
+                yield from self.iterate_symbols(part)
         elif isinstance(tree, _Call):
             for part in tree.parts:
-                yield from self.symbols_of(part)
+                yield from self.iterate_symbols(part)
 
     def _write(self, tree: _Tree) -> tuple[str, str, int]:
         match tree:
             case _Number(value):
-                text = number(value)
+                text = format_number(value)
                 return text, text, _ATOM if value >= 0 else _SUM
             case _Input(cell, value):
-                return self.name(cell), number(value) if value >= 0 else f"({number(value)})", _ATOM
+                return self.name(cell), format_number(value) if value >= 0 else f"({format_number(value)})", _ATOM
             case _Sum(_, parts):
                 return self._write_sum(parts)
             case _Product(_, parts):

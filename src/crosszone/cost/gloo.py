@@ -10,13 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from crosszone.cost.record import as_floats
-from crosszone.cost.tiers import Floats, Numbers, figure
+from crosszone.cost.tiers import Floats, Numbers, read_figure
 
 
-def gloo_segments(size_bytes: Numbers, ranks: Numbers) -> Floats:
+def count_gloo_segments(size_bytes: Numbers, ranks: Numbers) -> Floats:
     """Segments an all-reduce is cut into: 1 MiB each at most, two per rank at least, as many for every rank. [T7]"""
     size, n = as_floats(size_bytes), as_floats(ranks)
-    segments = np.maximum(np.ceil(size / figure("gloo", "segment_bytes")), figure("gloo", "in_flight") * n)
+    segments = np.maximum(np.ceil(size / read_figure("gloo", "segment_bytes")), read_figure("gloo", "in_flight") * n)
     return as_floats(np.ceil(segments / n) * n)
 
 
@@ -29,7 +29,7 @@ def gloo_all_reduce_s(size_bytes: Numbers, ranks: Numbers, rtt_s: Numbers, bytes
     """
     size, n = as_floats(size_bytes), as_floats(ranks)
     rtt = as_floats(rtt_s)
-    segments = gloo_segments(size, n)
+    segments = count_gloo_segments(size, n)
     # a rank keeps one n-th of the segments: its own share
     sent = segments - segments / n
     segment_bytes = size / segments
@@ -37,13 +37,13 @@ def gloo_all_reduce_s(size_bytes: Numbers, ranks: Numbers, rtt_s: Numbers, bytes
     arrived = _estimate_arrival_s(sent, wire_s, rtt)
     # the acknowledgement comes back half a round trip later
     before_last = _estimate_arrival_s(sent - 1, wire_s, rtt) + rtt / 2
-    acknowledged = np.where(segment_bytes > figure("gloo", "eager_bytes"), before_last, 0.0)
+    acknowledged = np.where(segment_bytes > read_figure("gloo", "eager_bytes"), before_last, 0.0)
     # both rules, for two ranks and for the acknowledgement, were found on the 111 measured all-reduces [T8]
     phase = np.where(n > 2, np.maximum(arrived, acknowledged), sent * (wire_s + rtt / 2))
     return np.where((n > 1) & (size > 0), 2 * phase, 0.0)
 
 
-def gloo_round_trips(size_bytes: Numbers, ranks: Numbers, rtt_s: Numbers, bytes_per_s: Numbers) -> Floats:
+def count_gloo_round_trips(size_bytes: Numbers, ranks: Numbers, rtt_s: Numbers, bytes_per_s: Numbers) -> Floats:
     """Round trips that all-reduce pays beside the time its bytes take on the wire, 2 (n - 1) / n of them. [T8]"""
     n, rtt = np.maximum(as_floats(ranks), 1.0), as_floats(rtt_s)
     wire_s = 2 * (n - 1) / n * as_floats(size_bytes) / as_floats(bytes_per_s)
@@ -65,7 +65,7 @@ def gloo_turn_s(size_bytes: Numbers, rtt_s: Numbers, bytes_per_s: Numbers) -> Fl
     fits the smallest socket buffer.
     """
     size, rtt = as_floats(size_bytes), as_floats(rtt_s)
-    rendezvous_s = np.where(size > figure("gloo", "eager_bytes"), rtt, 0.0)
+    rendezvous_s = np.where(size > read_figure("gloo", "eager_bytes"), rtt, 0.0)
     return np.maximum(gloo_send_s(size, rtt, bytes_per_s), rendezvous_s)
 
 
@@ -78,7 +78,7 @@ def gloo_barrier_s(ranks: Numbers, rtt_s: Numbers) -> Floats:
 def gloo_bytes_per_s(rtt_s: Numbers, bytes_per_s: Numbers) -> Floats:
     """Rate a long all-reduce over more than two ranks settles at: two segments per round trip and segment time. [T8]"""
     rate = as_floats(bytes_per_s)
-    segment, in_flight = figure("gloo", "segment_bytes"), figure("gloo", "in_flight")
+    segment, in_flight = read_figure("gloo", "segment_bytes"), read_figure("gloo", "in_flight")
     return as_floats(np.minimum(rate, in_flight * segment / (as_floats(rtt_s) + segment / rate)))
 
 

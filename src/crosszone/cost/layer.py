@@ -187,17 +187,17 @@ class LayerTotals:
     weight_s: Numbers
 
     @classmethod
-    def of(cls, layer: Layer | LayerTotals) -> LayerTotals:
+    def from_layer(cls, layer: Layer | LayerTotals) -> LayerTotals:
         """The totals of a layer."""
         return cls(forward_s=layer.forward_s, backward_s=layer.backward_s, weight_s=layer.weight_s)
 
-    def taken(self, picked: Callable[[Numbers], Numbers]) -> LayerTotals:
+    def select(self, pick: Callable[[Numbers], Numbers]) -> LayerTotals:
         """Those of many strategies."""
-        return LayerTotals(**{f.name: picked(getattr(self, f.name)) for f in fields(self)})
+        return LayerTotals(**{f.name: pick(getattr(self, f.name)) for f in fields(self)})
 
 
 # Figures beside the layers' that a step is made of.
-GATHERED = (
+SELECTED = (
     "tokens",
     "memory_rate",
     "pcie_rate",
@@ -281,14 +281,14 @@ class LayerCost:
         """The head's forward matmul, and the traffic of logits and loss over both passes. [O9]"""
 
     @property
-    def whole(self) -> tuple[Layer, Layer]:
-        """The dense and the MoE layer with their parts; costs that were gathered have none."""
+    def complete_layers(self) -> tuple[Layer, Layer]:
+        """The dense and the MoE layer with their parts; `select_strategies` leaves these out."""
         dense, moe = self.dense, self.moe
         if isinstance(dense, LayerTotals) or isinstance(moe, LayerTotals):
-            raise TypeError("parts of gathered layers are not kept")
+            raise TypeError("the parts of selected layers are not kept")
         return dense, moe
 
-    def gathered(self, at: npt.NDArray[np.int64], work: WorkColumns) -> LayerCost:
+    def select_strategies(self, at: npt.NDArray[np.int64], work: WorkColumns) -> LayerCost:
         """The costs of many strategies, of which each one's layer is number `at` of these; parts are left out.
 
         Layers of many strategies are alike: they differ in tp, cp, ep, micro-batch, recomputation and little else.
@@ -304,11 +304,11 @@ class LayerCost:
         # past __init__, which would work all layers out once more
         other = object.__new__(LayerCost)
         other.model, other.stack, other.measured = self.model, self.stack, self.measured
-        for name in GATHERED:
+        for name in SELECTED:
             setattr(other, name, pick(getattr(self, name)))
         dense, moe = self._totals
-        other.dense = dense.taken(pick)
-        other.moe = other.dense if moe is dense else moe.taken(pick)
+        other.dense = dense.select(pick)
+        other.moe = other.dense if moe is dense else moe.select(pick)
         for name in ("gpu", "k"):  # figures of GPUs, where they differ
             columns = getattr(self, name)
             wide = {f.name: pick(v) for f in fields(columns) if isinstance(v := getattr(columns, f.name), np.ndarray)}
@@ -319,8 +319,8 @@ class LayerCost:
     @cached_property
     def _totals(self) -> tuple[LayerTotals, LayerTotals]:
         """The dense and the MoE layer without their parts."""
-        dense = LayerTotals.of(self.dense)
-        return dense, dense if self.moe is self.dense else LayerTotals.of(self.moe)
+        dense = LayerTotals.from_layer(self.dense)
+        return dense, dense if self.moe is self.dense else LayerTotals.from_layer(self.moe)
 
     def _estimate_head(self) -> tuple[Numbers, Numbers]:
         """The head stays in 16 bit; rows that are no multiple of 8 lose the tensor cores' alignment. [O9]"""
@@ -457,7 +457,7 @@ class LayerCost:
         size, timed = self.work.dtype_bytes * self.tokens * m.hidden / w.tp, None
         if self.measured is not None:
             group = Group(w.ep, w.expert_tp, g)
-            timed = self.measured.tier(("all_to_all",), group, size * m.top_k, Tier(self.link_rate, 0.0))
+            timed = self.measured.find_tier(("all_to_all",), group, size * m.top_k, Tier(self.link_rate, 0.0))
         return expert_all_to_all(
             size,
             timed=timed,
@@ -475,16 +475,16 @@ class LayerCost:
         rate = ring_rate(t, 1.0, g.domain, self.link_rate, self.nic_rate)
         layout = Layout(t, 1.0, g.fast_gpus, g.domain, "tensor")
         size = self.work.dtype_bytes * self.tokens * self.model.hidden
-        is_measured, link = self.ring_link("all_reduce", t, 1.0, size, Tier(rate, 0.0))
+        is_measured, link = self.find_ring_link("all_reduce", t, 1.0, size, Tier(rate, 0.0))
         start_s = np.where(is_measured, 0.0, self.k.tp_message_s) if np.any(is_measured) else self.k.tp_message_s
         ring = Ring(ranks=t, link=link, layout=layout, start_s=start_s)
         return all_reduce(size, ring, calls=1.0)
 
-    def ring_link(self, op: str, ranks: Numbers, stride: Numbers, size_bytes: Numbers, otherwise: Tier) -> Any:
+    def find_ring_link(self, op: str, ranks: Numbers, stride: Numbers, size_bytes: Numbers, otherwise: Tier) -> Any:
         """Whether a ring of such ranks was timed, and its link: as timed, else `otherwise`. [C15]"""
         if self.measured is None:
             return False, otherwise
-        return self.measured.tier(RING_OPS[op], Group(ranks, stride, self.gpu), size_bytes, otherwise)
+        return self.measured.find_tier(RING_OPS[op], Group(ranks, stride, self.gpu), size_bytes, otherwise)
 
     @cached_property
     def saved_gather(self) -> CollectiveCost:
@@ -565,6 +565,6 @@ class LayerCost:
         link = Tier(np.where(near, self.link_rate, self.nic_rate), 0.0)
         # each rank hands its block to the next over one connection, so no further NIC of the node helps
         size = self.work.dtype_bytes * self.tokens * kv
-        _, link = self.ring_link("all_gather", w.cp, w.tp, size * w.cp, link)
+        _, link = self.find_ring_link("all_gather", w.cp, w.tp, size * w.cp, link)
         ring = Ring(ranks=w.cp, link=link, layout=Layout(w.cp, w.tp, g.fast_gpus, g.domain, "context"), single=True)
         return ring_exchange(size, ring)

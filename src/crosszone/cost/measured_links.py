@@ -2,7 +2,7 @@
 
     timings = CollectiveTimings(profile.collectives)
     group = Group(ranks=8.0, stride=1.0, gpu=gpu)
-    is_measured, tier = timings.tier(("all_reduce",), group, size_bytes, otherwise=Tier(rate, 0.0))
+    is_measured, tier = timings.find_tier(("all_reduce",), group, size_bytes, otherwise=Tier(rate, 0.0))
 
 A collective was timed for an op, so many nodes, so many GPUs of each, and a range of sizes. A group of ranks takes the
 timing with as many GPUs on each node whose nodes and sizes are nearest; where none has, `otherwise` stays.
@@ -83,7 +83,7 @@ class Group(NamedTuple):
         return np.ceil(ranks / local), local
 
 
-def gpu_code(name: str) -> float:
+def encode_gpu(name: str) -> float:
     """A number that stands for a GPU kind in columns of numbers."""
     # crc32, not hash(), which differs from process to process; 32 bits are exact in a float
     return float(crc32(name.encode()))
@@ -95,7 +95,7 @@ class CollectiveTimings:
     def __init__(self, collectives: Sequence[MeasuredCollective]):
         self.collectives = tuple(collectives)
 
-    def tier(self, ops: Sequence[str], group: Group, size_bytes: Any, otherwise: Tier) -> tuple[Any, Tier]:
+    def find_tier(self, ops: Sequence[str], group: Group, size_bytes: Any, otherwise: Tier) -> tuple[Any, Tier]:
         """Whether the group's layout was measured, and its link: the timing of the nearest nodes and size. [C15]
 
         The choice is made on plain numbers: a recorded prediction names the timing it took, not all there are.
@@ -110,7 +110,7 @@ class CollectiveTimings:
                 continue
             # inside a node and over the network are other links, never each other's stand-in [C15]
             same = (local == collective.gpus_per_node) & ((nodes > 1) == (collective.nodes > 1)) & (ranks > 1)
-            same = same & (code == gpu_code(collective.gpu))
+            same = same & (code == encode_gpu(collective.gpu))
             if not np.any(same):
                 continue
             away = NODES_FIRST * np.abs(np.log2(nodes / collective.nodes)) + OTHER_OP * ops.index(collective.op)

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from crosszone.cost.columns import PATH_BITS, ModelColumns, Numbers, StackColumns, WorkColumns, stacked
+from crosszone.cost.columns import PATH_BITS, ModelColumns, Numbers, StackColumns, WorkColumns, join_columns
 from crosszone.cost.record import as_array, named
-from crosszone.cost.replicas import StageParameters, stage_parameters
+from crosszone.cost.replicas import StageParameters, count_stage_parameters
 from crosszone.cost.stages import StageLayers
 from crosszone.inputs.shipped import read_shipped
 
@@ -67,27 +67,27 @@ class MemoryCoefficients:
 
 
 @cache
-def memory_profiles() -> dict[str, Any]:
+def read_memory_profiles() -> dict[str, Any]:
     """`memory.yaml`: `common` holds every field, `stacks` what differs."""
     loaded: dict[str, Any] = read_shipped("crosszone.cost", "profiles/memory.yaml").value
     return loaded
 
 
-def memory_entries(stack: str) -> dict[str, dict[str, Any]]:
+def read_memory_entries(stack: str) -> dict[str, dict[str, Any]]:
     """Value, origin, source and error of each field for a stack; an unknown stack takes the common ones."""
-    profiles = memory_profiles()
+    profiles = read_memory_profiles()
     # a copy: `pop` must not change the cached file
     entries = dict(profiles["stacks"].get(stack, {}))
     like = entries.pop("like", None)
-    return {**(memory_entries(like) if like else profiles["common"]), **entries}
+    return {**(read_memory_entries(like) if like else profiles["common"]), **entries}
 
 
-def memory_coefficients(stack: str | Sequence[str]) -> MemoryCoefficients:
+def read_memory_coefficients(stack: str | Sequence[str]) -> MemoryCoefficients:
     """The coefficients of a stack (numbers) or of many (columns [n, 1]); an unknown stack takes the common ones."""
     if not isinstance(stack, str):
-        by_stack = {name: memory_coefficients(name) for name in set(stack)}
-        return stacked([by_stack[name] for name in stack])
-    entries = memory_entries(stack)
+        by_stack = {name: read_memory_coefficients(name) for name in set(stack)}
+        return join_columns([by_stack[name] for name in stack])
+    entries = read_memory_entries(stack)
     return MemoryCoefficients(**{f.name: float(entries[f.name]["value"]) for f in fields(MemoryCoefficients)})
 
 
@@ -115,7 +115,7 @@ def undivided(work: WorkColumns) -> Numbers:
     return np.where(as_array(work.sequence_parallel) > 0, 1.0 / work.tp, 1.0)
 
 
-def layer_memory(
+def estimate_layer_memory(
     m: ModelColumns, w: WorkColumns, stack: StackColumns, k: MemoryCoefficients
 ) -> tuple[LayerMemory, LayerMemory]:
     """Bytes of a dense and of an MoE layer. [M3]
@@ -220,7 +220,7 @@ class StageBytes:
         return {part: getattr(self, part) / GIB for part in (*PARTS, "total")}
 
 
-def micro_batches_in_flight(work: WorkColumns, stages: StageLayers) -> Numbers:
+def count_micro_batches_in_flight(work: WorkColumns, stages: StageLayers) -> Numbers:
     """Micro-batches whose activations a stage holds at once in 1F1B, plain or interleaved. [M4]
 
     Stage s of p holds min(m, p - s). With v virtual stages it holds 2 (p - s - 1) + (v - 1) p + 1, each 1/v of its
@@ -233,14 +233,14 @@ def micro_batches_in_flight(work: WorkColumns, stages: StageLayers) -> Numbers:
     return np.minimum(m, chunks / v)
 
 
-def shards(w: WorkColumns) -> tuple[Numbers, Numbers]:
+def count_shard_ranks(w: WorkColumns) -> tuple[Numbers, Numbers]:
     """Ranks that share one set of states, of the shared weights and of the experts. [M2]"""
     shared = w.shard_ranks * w.cp
     copies = np.maximum(1.0, w.dp * w.cp * w.tp / (w.ep * w.expert_tp))
     return shared, np.minimum(copies, shared)
 
 
-def casts(w: WorkColumns) -> Numbers:
+def is_cast(w: WorkColumns) -> Numbers:
     """Whether fp32 weights are cast for 16-bit (or narrower) matmuls: autocast, FSDP's mixed precision."""
     return (as_array(w.weight_bytes) > HALF) & (as_array(w.path) <= PATH_BITS["bf16"])
 
@@ -257,11 +257,11 @@ class _Peak:
         k: MemoryCoefficients,
         in_flight: Numbers | None,
     ):
-        params_per_rank = stage_parameters(model, w, stages)
-        alive = named("in_flight", micro_batches_in_flight(w, stages) if in_flight is None else in_flight)
+        params_per_rank = count_stage_parameters(model, w, stages)
+        alive = named("in_flight", count_micro_batches_in_flight(w, stages) if in_flight is None else in_flight)
         self.states = states = _States(params_per_rank, w, k)
         once = _Transient(model, w, stages, k, params_per_rank)
-        dense, moe = layer_memory(model, w, stack, k)
+        dense, moe = estimate_layer_memory(model, w, stack, k)
         micro_batch = stages.dense * dense.retained + stages.moe * moe.retained
         head = named(
             "memory.head_inputs", stages.last * 2.0 * w.dtype_bytes * tokens_held(w) * model.hidden * undivided(w)
@@ -296,7 +296,7 @@ class _Peak:
         return [sum(moment) + self.none for moment in self.moments]
 
 
-def stage_memory(
+def estimate_stage_memory(
     model: ModelColumns,
     work: WorkColumns,
     stack: StackColumns,
@@ -312,28 +312,28 @@ def stage_memory(
     peak = _Peak(model, work, stack, stages, k, in_flight)
     chosen = np.argmax(np.stack(peak.totals), axis=0)
 
-    def at_peak(part: int) -> Numbers:
+    def pick_at_peak(part: int) -> Numbers:
         return np.where(peak.present, np.choose(chosen, [moment[part] + peak.none for moment in peak.moments]), 0.0)
 
-    def always(part: Numbers) -> Numbers:
+    def fill_stages(part: Numbers) -> Numbers:
         return np.where(peak.present, part + peak.none, 0.0)
 
     return StageBytes(
-        weights=always(peak.states.weights),
-        gradients=at_peak(0),
-        optimizer=always(peak.states.optimizer),
-        activations=at_peak(1),
-        logits=at_peak(2),
-        working=at_peak(3),
-        buffers=always(peak.buffers),
-        base=always(peak.base),
+        weights=fill_stages(peak.states.weights),
+        gradients=pick_at_peak(0),
+        optimizer=fill_stages(peak.states.optimizer),
+        activations=pick_at_peak(1),
+        logits=pick_at_peak(2),
+        working=pick_at_peak(3),
+        buffers=fill_stages(peak.buffers),
+        base=fill_stages(peak.base),
         moment=np.where(peak.present, chosen, 0),
-        host=always(peak.states.host),
+        host=fill_stages(peak.states.host),
     )
 
 
-def stage_peaks(*arguments: Any) -> tuple[Numbers, Numbers]:
-    """Peak of each stage on its GPU and in its node, given what `stage_memory` takes: its parts added up. [M7]"""
+def estimate_stage_peaks(*arguments: Any) -> tuple[Numbers, Numbers]:
+    """Peak of each stage on its GPU and in its node, from the arguments of `estimate_stage_memory`. [M7]"""
     peak = _Peak(*arguments)
     states = peak.states
     at_most = np.maximum.reduce(peak.totals)
@@ -346,12 +346,12 @@ class _States:
 
     def __init__(self, params_per_rank: StageParameters, w: WorkColumns, k: MemoryCoefficients):
         zero, moved = as_array(w.zero), as_array(w.offload)
-        ranks, expert_ranks = shards(w)
+        ranks, expert_ranks = count_shard_ranks(w)
         local = named("parameters.local", params_per_rank.shared / ranks + params_per_rank.experts / expert_ranks)
         total = named("parameters.total", params_per_rank.total)
         optimizer = named("memory.optimizer", w.optimizer_bytes * np.where(zero >= 1, local, total))
         # ZeRO 2 of FSDP2 (reshard_after_forward=False): fp32 weights stay sharded, their 16-bit copy is whole [M6]
-        sharded = (zero >= 3) | ((zero == 2) & casts(w))
+        sharded = (zero >= 3) | ((zero == 2) & is_cast(w))
         weights = named("memory.weights", w.weight_bytes * np.where(sharded, local, total))
         gradients = named("memory.gradients_kept", w.gradient_bytes * np.where(zero >= 2, local, total))
         # gradients summed in a wider type than they are computed in exist in both [M2]
@@ -397,7 +397,7 @@ class _Transient:
         accumulated_bytes = np.where(
             pipelined & (as_array(w.micro_batches) > 1), w.grad_comm_bytes * params_per_rank.total, 0.0
         )
-        copied = named("memory.cast_copy", np.where(casts(w), HALF * params_per_rank.total, 0.0))
+        copied = named("memory.cast_copy", np.where(is_cast(w), HALF * params_per_rank.total, 0.0))
         self.gathered = named(
             "memory.gathered", np.where(zero >= 3, w.dtype_bytes * gathered + accumulated_bytes, copied)
         )

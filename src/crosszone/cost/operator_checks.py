@@ -1,7 +1,7 @@
 """Errors of the step's own formulas on kernels timed alone: what stands beside a prediction.
 
     tables = operator_profile("a100-80gb-sxm").checks
-    formula_errors(tables, gpu, coefficients)["attention"].error_pct
+    compute_formula_errors(tables, gpu, coefficients)["attention"].error_pct
 
 Each table holds measured shapes of one operator. Its formula is the one that a layer's cost calls
 (`cost/layer.py`), with the coefficients of the prediction; the sampled fits of `operator_profile` are another model
@@ -164,7 +164,7 @@ def formula_s(
     return np.asarray(traffic_s(s["bytes"], memory_rate))
 
 
-def formula_errors(
+def compute_formula_errors(
     tables: Iterable[CheckTable], gpu: Gpu, k: Coefficients, *, triton: bool = False, plain_softmax: bool = False
 ) -> dict[str, OperatorError]:
     """Errors of the step's formulas by family of operators. [K64]"""

@@ -3,7 +3,7 @@
     profile = load_operator_profile("h200-141gb-sxm")
     timed = profile.predict("matmul", {"m": 8192, "n": 4096, "k": 4096}, dtype="bf16", which="fwd")
     timed.time_us, timed.error_pct, timed.outside
-    profile.summary()["matmul"]["unseen_pct"]
+    profile.summarize()["matmul"]["unseen_pct"]
     profile.coefficients["matmul"].value                      # what the cost formulas take from it
 
 A time is a physical form (`operator_forms`) times a small correction: boosted trees of log(time / form) that are plain
@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from crosszone.cost.coefficients import Coefficient, known_fields
+from crosszone.cost.coefficients import Coefficient, check_field_names
 from crosszone.cost.operator_checks import CheckTable
 from crosszone.cost.operator_forms import (
     DIMS,
@@ -250,7 +250,7 @@ class OperatorFit(Value):
             away = away + np.maximum(0.0, np.log2(value / high)) + np.maximum(0.0, np.log2(low / value))
         return np.clip(1.0 - np.asarray(away), 0.0, 1.0)
 
-    def outside(self, dims: Mapping[str, float]) -> list[str]:
+    def list_outside(self, dims: Mapping[str, float]) -> list[str]:
         """Names of sizes that lie outside of the samples'."""
         return [
             name
@@ -303,9 +303,9 @@ class OperatorProfile(Value):
     @field_validator("coefficients")
     @classmethod
     def _check_fields(cls, coefficients: dict[str, Coefficient]) -> dict[str, Coefficient]:
-        return known_fields(coefficients)
+        return check_field_names(coefficients)
 
-    def summary(self) -> dict[str, dict[str, float]]:
+    def summarize(self) -> dict[str, dict[str, float]]:
         """Mean errors and samples by family of operators, of the usual mode where it was sampled."""
         families: dict[str, list[OperatorFit]] = {}
         for fit in self.operators.values():
@@ -341,7 +341,7 @@ class OperatorProfile(Value):
         """One operator's time with its error; sizes outside of the samples' are named."""
         fit = self.fit(op, dtype, which, mode)
         sizes = complete_sizes(op, dims)
-        outside = fit.outside(sizes)
+        outside = fit.list_outside(sizes)
         return OperatorTime(
             key=fit.key,
             time_us=float(fit.time_us(sizes, self.processors).item()),
@@ -352,7 +352,7 @@ class OperatorProfile(Value):
             ranges=fit.ranges,
         )
 
-    def outside(self, dims: Mapping[str, float], op: str = "matmul", dtype: str = "bf16") -> list[str]:
+    def list_outside(self, dims: Mapping[str, float], op: str = "matmul", dtype: str = "bf16") -> list[str]:
         """Names of sizes that lie outside of what was sampled of an operator's usual kernel, in any of its passes.
 
         A precision in which it was not sampled at all is taken as 16 bit, whose two kinds run alike.
@@ -362,7 +362,7 @@ class OperatorProfile(Value):
                 fit for fit in self.operators.values() if (fit.op, fit.dtype, fit.mode) == (op, precision, USUAL_MODE)
             ]
             if fits:
-                return sorted({name for fit in fits for name in fit.outside(dims)})
+                return sorted({name for fit in fits for name in fit.list_outside(dims)})
         return []
 
 

@@ -2,7 +2,7 @@
 
     save(OwnProfile(name="my-cluster", source="one log", created="2026-11-16", stacks={"megatron-core": {...}}))
     use("my-cluster")                  # every prediction from now on; `use(None)`: the shipped values again
-    laid()                             # the one that lies over the shipped profiles now, if any
+    get_overlay()                      # the one that lies over the shipped profiles now, if any
 
 What an own profile does not name keeps its shipped value.
 """
@@ -21,7 +21,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from crosszone.cost.coefficients import Coefficient, known_fields
+from crosszone.cost.coefficients import Coefficient, check_field_names
 from crosszone.cost.measured_links import MeasuredCollective
 from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError, find_close_names
 from crosszone.inputs.catalogue.entries import find_home
@@ -71,23 +71,23 @@ class OwnProfile(Value):
     @classmethod
     def _check_coefficients(cls, homes: dict[str, dict[str, Coefficient]]) -> dict[str, dict[str, Coefficient]]:
         for coefficients in homes.values():
-            known_fields(coefficients)
+            check_field_names(coefficients)
         return homes
 
 
 # eq=False: hashed by identity, which is what `profile._overlay_profiles` remembers by.
 @dataclass(frozen=True, eq=False)
-class Laid:
+class Overlay:
     """An own profile that lies over the shipped ones; the same object as long as its file stays as it is."""
 
     profile: OwnProfile
 
 
 # What this process uses whatever the default is: a profile, or none; empty: the default.
-_override: list[Laid | None] = []
+_override: list[Overlay | None] = []
 
 
-def folder() -> Path:
+def get_folder() -> Path:
     """Where own profiles are kept."""
     return find_home() / "profiles"
 
@@ -103,32 +103,32 @@ def name_from(*words: str) -> str:
     return name if is_name(name) else f"{name}-{UNNAMED}"
 
 
-def now() -> str:
+def format_now() -> str:
     """The time as profiles tell when they were made."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def saved() -> list[OwnProfile]:
+def list_saved() -> list[OwnProfile]:
     """All that are kept, by name; an `InputError` names a file that cannot be read."""
-    return [read(path) for path in sorted(folder().glob("*.yaml"))]
+    return [read(path) for path in sorted(get_folder().glob("*.yaml"))]
 
 
 def load(name: str | Path) -> OwnProfile:
     """The profile of a name, of a shipped cluster, or of a file; `UnknownNameError` names the nearest ones."""
     if isinstance(name, str) and NAME.fullmatch(name) and (is_kept(name) or not Path(name).is_file()):
         shipped = None if is_kept(name) else load_cluster_profile(name)
-        return shipped or named(name)
+        return shipped or read_named(name)
     return read(Path(name))
 
 
-def cluster_names() -> list[str]:
+def list_clusters() -> list[str]:
     """Clusters that were measured by others and whose profiles come with the program."""
     return sorted(path.name.removesuffix(".yaml") for path in files(_PACKAGE).joinpath(*_CLUSTERS).iterdir())
 
 
 def load_cluster_profile(name: str) -> OwnProfile | None:
     """The shipped profile of a cluster; None: it was not measured."""
-    if name not in cluster_names():
+    if name not in list_clusters():
         return None
     return _check_profile(read_shipped(_PACKAGE, "/".join((*_CLUSTERS, f"{name}.yaml"))))
 
@@ -149,7 +149,7 @@ def join_profiles(first: OwnProfile, second: OwnProfile) -> OwnProfile:
         created=second.created,
         gpus=homes("gpus"),
         for_stacks=tuple(dict.fromkeys((*first.for_stacks, *second.for_stacks)))
-        if _have_same_scope(first, second)
+        if _are_for_stacks(first, second)
         else (),
         stacks=homes("stacks"),
         collectives=second.collectives or first.collectives,
@@ -158,12 +158,12 @@ def join_profiles(first: OwnProfile, second: OwnProfile) -> OwnProfile:
     )
 
 
-def _have_same_scope(first: OwnProfile, second: OwnProfile) -> bool:
+def _are_for_stacks(first: OwnProfile, second: OwnProfile) -> bool:
     """Values of GPUs are for some stacks only, in each of the two that has any."""
     return all(profile.for_stacks for profile in (first, second) if profile.gpus)
 
 
-def named(name: str) -> OwnProfile:
+def read_named(name: str) -> OwnProfile:
     """The profile that is kept under a name, never that of a path; `UnknownNameError` names the nearest ones."""
     return read(_find_path(name))
 
@@ -173,12 +173,12 @@ def read(path: Path) -> OwnProfile:
     return _check_profile(read_document(path))
 
 
-def parsed(text: str, file: str = "<text>") -> OwnProfile:
+def parse_text(text: str, file: str = "<text>") -> OwnProfile:
     """The profile of a text."""
     return _check_profile(parse_document(text, file))
 
 
-def text_of(profile: OwnProfile) -> str:
+def format_text(profile: OwnProfile) -> str:
     """The profile as its file holds it."""
     return dump_yaml(profile.to_plain())
 
@@ -186,10 +186,10 @@ def text_of(profile: OwnProfile) -> str:
 def save(profile: OwnProfile, *, replace: bool = False, add: bool = False) -> Path:
     """Keep a profile; one of that name is written over only where that is wanted, or takes the new values in."""
     if add and is_kept(profile.name):
-        profile, replace = join_profiles(named(profile.name), profile), True
+        profile, replace = join_profiles(read_named(profile.name), profile), True
     check_free(profile.name, replace=replace)
-    path = folder() / f"{profile.name}.yaml"
-    _write(path, text_of(profile))
+    path = get_folder() / f"{profile.name}.yaml"
+    _write(path, format_text(profile))
     return path
 
 
@@ -202,40 +202,40 @@ def check_name(name: str) -> None:
 def check_free(name: str, *, replace: bool = False) -> None:
     """Refuse a name that is taken, or is none: to ask before long work."""
     check_name(name)
-    if not replace and (folder() / f"{name}.yaml").exists():
+    if not replace and (get_folder() / f"{name}.yaml").exists():
         raise InvalidError(Notice(code="own_profile_exists", field="profile", value=name))
 
 
 def remove(name: str) -> None:
     """Forget a profile, readable or not; where it was the default, the shipped values are used from now on."""
     path = _find_path(name)
-    if default() == name:
+    if get_default() == name:
         use(None)
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise build_unwritable_error(folder(), error) from None
+        raise build_unwritable_error(get_folder(), error) from None
 
 
-def default() -> str | None:
+def get_default() -> str | None:
     """Name of the profile that predictions use where nothing else is said; None: the shipped values alone."""
     try:
-        return (folder() / DEFAULT).read_text("utf-8").strip() or None
+        return (get_folder() / DEFAULT).read_text("utf-8").strip() or None
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
         params = {"reason": getattr(error, "strerror", None) or str(error)}
-        raise InputError(Notice(code="own_profile_default", value=str(folder() / DEFAULT), params=params)) from None
+        raise InputError(Notice(code="own_profile_default", value=str(get_folder() / DEFAULT), params=params)) from None
 
 
 def use(name: str | None) -> None:
     """Make a profile that is kept the default; None: the shipped values."""
-    path = folder() / DEFAULT
+    path = get_folder() / DEFAULT
     if name is not None:
         if not is_kept(name) and Path(name).is_file():
-            params = {"folder": str(folder())}
+            params = {"folder": str(get_folder())}
             raise InvalidError(Notice(code="own_profile_unsaved", field="profile", value=name, params=params))
-        named(name)
+        read_named(name)
         _write(path, f"{name}\n")
         return
     try:
@@ -244,9 +244,9 @@ def use(name: str | None) -> None:
         raise build_unwritable_error(path, error) from None
 
 
-def give(profile: OwnProfile | None) -> None:
+def override_default(profile: OwnProfile | None) -> None:
     """Lay a profile over the shipped ones in this process, whatever the default is; None: the default again."""
-    _override[:] = [] if profile is None else [Laid(profile)]
+    _override[:] = [] if profile is None else [Overlay(profile)]
 
 
 def use_shipped() -> None:
@@ -254,14 +254,14 @@ def use_shipped() -> None:
     _override[:] = [None]
 
 
-def laid() -> Laid | None:
+def get_overlay() -> Overlay | None:
     """The profile over the shipped ones: the one given to this process, else the default; None: none."""
     if _override:
         return _override[0]
-    name = default()
+    name = get_default()
     if name is None:
         return None
-    path = folder() / f"{name}.yaml"
+    path = get_folder() / f"{name}.yaml"
     try:
         stat = os.stat(path)
     except OSError as error:
@@ -272,23 +272,23 @@ def laid() -> Laid | None:
 
 
 @lru_cache(maxsize=8)
-def _read_once(path: Path, *_: int) -> Laid:
-    return Laid(read(path))
+def _read_once(path: Path, *_: int) -> Overlay:
+    return Overlay(read(path))
 
 
 def is_kept(name: str) -> bool:
     """A file of that name is kept, readable or not."""
-    return NAME.fullmatch(name) is not None and (folder() / f"{name}.yaml").is_file()
+    return NAME.fullmatch(name) is not None and (get_folder() / f"{name}.yaml").is_file()
 
 
 def _find_path(name: str) -> Path:
     """Where the profile of a name is kept, readable or not; `UnknownNameError` names the nearest ones."""
     if not is_kept(name):
-        names = [path.stem for path in sorted(folder().glob("*.yaml"))]
+        names = [path.stem for path in sorted(get_folder().glob("*.yaml"))]
         params = {"known": names, "nearest": find_close_names(name, names)}
         code = "own_profile_unknown_near" if params["nearest"] else "own_profile_unknown"
         raise UnknownNameError(Notice(code=code, field="profile", value=name, params=params))
-    return folder() / f"{name}.yaml"
+    return get_folder() / f"{name}.yaml"
 
 
 def _check_profile(document: Document) -> OwnProfile:

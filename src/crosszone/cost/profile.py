@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.cost.coefficients import COMMON, FIELDS, Coefficients, shipped
+from crosszone.cost.coefficients import COMMON, FIELDS, Coefficients, read_profile_file
 from crosszone.cost.measured_links import CollectiveTimings
-from crosszone.cost.own_profiles import Laid, OwnProfile, laid
+from crosszone.cost.own_profiles import Overlay, OwnProfile, get_overlay
 from crosszone.errors import IllegalError, Notice, build_choice_error
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.gpu import Gpu
@@ -77,11 +77,11 @@ class Profiles:
     @classmethod
     def load(cls) -> Profiles:
         """The shipped profiles, with the user's own one in use over them; read and checked once."""
-        overlay = laid()
+        overlay = get_overlay()
         return _load_shipped() if overlay is None else _overlay_profiles(overlay)
 
     @classmethod
-    def shipped(cls) -> Profiles:
+    def load_shipped(cls) -> Profiles:
         """The shipped profiles alone: what fits start from and tables score."""
         return _load_shipped()
 
@@ -100,7 +100,7 @@ class Profiles:
         gpus = {name: dict(entry) for name, entry in self.gpus.items()}
         for name, gpu_entry in own_profile.gpus.items():
             gpu = catalogue().gpu(name)
-            family = self.gpu_profile(gpu)[0]
+            family = self.find_family(gpu)[0]
             kin = gpus.get(family)
             if kin is not None:
                 kin["gpus"] = tuple(name_of_gpu for name_of_gpu in kin["gpus"] if name_of_gpu != gpu.name)
@@ -112,18 +112,18 @@ class Profiles:
             }
             new_family |= {"like": family} if kin is not None else {}
             new_family |= {"stacks": own_profile.for_stacks} if own_profile.for_stacks else {}
-            # in front: `gpu_profile` takes the first family that lists a GPU
+            # in front: `find_family` takes the first family that lists a GPU
             gpus = {f"{gpu.name} {own_profile.name}": {**new_family, "coefficients": _read_values(gpu_entry)}, **gpus}
         stacks = dict(self.stacks)
         for name, gpu_entry in own_profile.stacks.items():
-            entry = stacks[self.stack_of(name, name)]
+            entry = stacks[self.select_stack(name, name)]
             stacks[name] = {**entry, "measured": True, "coefficients": entry["coefficients"] | _read_values(gpu_entry)}
         other = Profiles(self._homes[COMMON], gpus, stacks)
         other.own = own_profile.name
         other.links = CollectiveTimings(own_profile.collectives) if own_profile.collectives else self.links
         return other
 
-    def gpu_profile(self, gpu: Gpu) -> tuple[str, bool]:
+    def find_family(self, gpu: Gpu) -> tuple[str, bool]:
         """The family whose coefficients a GPU takes, and whether it was measured (else derived)."""
         for name, entry in self.gpus.items():
             if gpu.name in entry["gpus"]:
@@ -137,7 +137,7 @@ class Profiles:
         year = gpu.year
         return min(kin, key=lambda name: abs(kin[name]["year"] - year)), False
 
-    def stack_of(self, framework: str, stack: str | None = None) -> str:
+    def select_stack(self, framework: str, stack: str | None = None) -> str:
         """The stack of a job: the one it names, else its framework's default."""
         if stack is None:
             defaults = (name for name, entry in self.stacks.items() if framework in entry.get("default_of", ()))
@@ -146,7 +146,7 @@ class Profiles:
             raise build_choice_error("job.stack", stack, self.stacks)
         return stack
 
-    def release_age(self, stack: str, release: float | None) -> float:
+    def compute_release_age(self, stack: str, release: float | None) -> float:
         """Years from the release that the stack's profile stands for; 0 where either is not known."""
         base = self.stacks[stack]["settings"].get("release_base")
         return 0.0 if base is None or release is None else release - base
@@ -157,11 +157,11 @@ class Profiles:
         if key not in self._selected and speed is not None:
             plain = self.select(gpu, stack)
             # a trial ran on these very GPUs, so that they count as measured whatever their family is
-            tried = plain.coefficients.at_speed(speed)
+            tried = plain.coefficients.scale_to_speed(speed)
             self._selected[key] = replace(plain, gpu_measured=True, coefficients=tried)
         elif key not in self._selected:
-            family, measured = self.gpu_profile(gpu)
-            reads = self._reads_of(family, stack)
+            family, measured = self.find_family(gpu)
+            reads = self._find_reads(family, stack)
             entry = self.stacks[stack]
             self._selected[key] = Profile(
                 family=family,
@@ -177,7 +177,9 @@ class Profiles:
 
     def index(self, gpus: Sequence[str], stacks: Sequence[str]) -> dict[str, npt.NDArray[np.int64]]:
         """Which value each field of `Coefficients` reads in each case (GPU family and stack), as columns [n, 1]."""
-        reads = np.array([self._reads_of(gpu, stack) for gpu, stack in zip(gpus, stacks, strict=True)], dtype=np.int64)
+        reads = np.array(
+            [self._find_reads(gpu, stack) for gpu, stack in zip(gpus, stacks, strict=True)], dtype=np.int64
+        )
         return {field: reads[:, [at]] for at, field in enumerate(FIELDS)}
 
     def coefficients(self, gpus: Sequence[str], stacks: Sequence[str], values: Vector | None = None) -> Coefficients:
@@ -185,7 +187,7 @@ class Profiles:
         source = self.values if values is None else values
         return Coefficients(**{field: source[index] for field, index in self.index(gpus, stacks).items()})
 
-    def homes_of(self, family: str, stack: str) -> Iterator[str]:
+    def iterate_homes(self, family: str, stack: str) -> Iterator[str]:
         """Where a case looks for a coefficient, nearest first."""
         for kind, name, entries in (("stack", stack, self.stacks), ("gpu", family, self.gpus)):
             home: str | None = name
@@ -195,10 +197,10 @@ class Profiles:
                 home = entries[home].get("like")
         yield COMMON
 
-    def _reads_of(self, family: str, stack: str) -> tuple[int, ...]:
+    def _find_reads(self, family: str, stack: str) -> tuple[int, ...]:
         key = (family, stack)
         if key not in self._reads:
-            homes = list(self.homes_of(family, stack))
+            homes = list(self.iterate_homes(family, stack))
             self._reads[key] = tuple(
                 next(self.place[home, field] for home in homes if (home, field) in self.place) for field in FIELDS
             )
@@ -211,17 +213,17 @@ def _read_values(coefficients: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _load_shipped() -> Profiles:
-    common, gpus, stacks = (shipped(name) for name in ("common", "gpus", "stacks"))
+    common, gpus, stacks = (read_profile_file(name) for name in ("common", "gpus", "stacks"))
     return Profiles(common, gpus, stacks)
 
 
 @lru_cache(maxsize=8)
-def _overlay_profiles(overlay: Laid) -> Profiles:
+def _overlay_profiles(overlay: Overlay) -> Profiles:
     """The shipped profiles with one of the user's over them, made once for each state of its file."""
     return _load_shipped().with_own(overlay.profile)
 
 
-def stack_and_release(text: str | None) -> tuple[str | None, float | None]:
+def parse_stack(text: str | None) -> tuple[str | None, float | None]:
     """A stack may name its release: `megatron-core@25.09` (year.month)."""
     if text is None or "@" not in text:
         return text, None
@@ -232,7 +234,7 @@ def stack_and_release(text: str | None) -> tuple[str | None, float | None]:
     return name, int(year) + int(month) / 12.0
 
 
-def stack_of_release(stack: str, release: float | None) -> str:
+def format_stack(stack: str, release: float | None) -> str:
     """A stack with its release, as `stack_and_release` reads it: 25.75 is September 2025."""
     if release is None:
         return stack

@@ -14,7 +14,7 @@ from crosszone.cost.collectives import (
     Ring,
     ZoneRing,
     all_reduce,
-    faster,
+    choose_faster_s,
     ring_pass,
     ring_rate,
     tree_all_reduce,
@@ -24,12 +24,12 @@ from crosszone.cost.columns import LinkColumns, ModelColumns, Numbers, WorkColum
 from crosszone.cost.layer import LayerCost, traffic_s
 from crosszone.cost.record import as_array, named
 from crosszone.cost.stages import StageLayers
-from crosszone.cost.tiers import Tier, figure
+from crosszone.cost.tiers import Tier, read_figure
 
 # Arrays are [strategies, stages]; an axis of length 1 holds for all of them.
 
 # Latency of one step of a ring or tree inside a zone.
-FAST_HOP_S, NETWORK_HOP_S = (figure(tier, "latency_us") * 1e-6 for tier in ("fast_link", "rdma"))
+FAST_HOP_S, NETWORK_HOP_S = (read_figure(tier, "latency_us") * 1e-6 for tier in ("fast_link", "rdma"))
 # Bytes the optimizer's step moves for each parameter a GPU holds: gradient read, weight written, norm.
 WEIGHT_TRAFFIC = 6.0
 
@@ -60,7 +60,7 @@ class StageParameters:
         return self.shared + self.experts
 
 
-def stage_parameters(m: ModelColumns, w: WorkColumns, stages: StageLayers) -> StageParameters:
+def count_stage_parameters(m: ModelColumns, w: WorkColumns, stages: StageLayers) -> StageParameters:
     """Parameters of each stage on one GPU. [M1]"""
     outer = stages.first * m.embedding_params + stages.last * m.head_params
     if np.any(m.tied):  # the last stage holds a copy of a tied head
@@ -94,7 +94,7 @@ class Replicas:
     expert_bus: Numbers
 
 
-def replicas(cost: LayerCost, links: LinkColumns) -> Replicas:
+def group_replicas(cost: LayerCost, links: LinkColumns) -> Replicas:
     """The groups and their bus rates: the fast link inside a domain, else the network of all local members. [X5]"""
     w, g = cost.work, cost.gpu
     # context-parallel ranks hold the same weights: gradients are summed over them, and states may be shared with them
@@ -163,7 +163,7 @@ class Exchange:
         return sum(cost.sent_bytes for cost in self.gathered)
 
 
-def exchange(
+def estimate_exchange(
     cost: LayerCost, params_per_rank: StageParameters, group: Replicas, links: LinkColumns, repeats: Numbers = 1.0
 ) -> Exchange:
     """Times over the replicas: an all-reduce (ring or tree) where nothing is sharded, else a scatter and a gather. [X7]
@@ -201,7 +201,7 @@ def exchange(
     trees = ~sharded & (group.zone > 1) & (as_array(w.tree) >= 0) & ~as_array(timed)
     if np.any(trees):
         tree = tree_all_reduce(w.grad_comm_bytes, ring, **buckets_sent)
-        reduce = faster(reduced[0], tree, allowed=trees, forced=as_array(w.tree) > 0)
+        reduce = choose_faster_s(reduced[0], tree, allowed=trees, forced=as_array(w.tree) > 0)
     gathered_bytes, usual = sharded * w.param_comm_bytes, Tier(bus, sharded * k.shard_message_s)
     size = params_per_rank.shared * gathered_bytes
     _, gather_ring = _select_ring(cost, "shared", members, w.dp_stride, size, usual, inside, "all_gather")
@@ -256,7 +256,7 @@ def _select_ring(
     `inside`: 0 where it goes through all zones at once, and takes its time there.
     """
     g, slowdown = cost.gpu, cost.k.dp_traffic
-    timed, link = cost.ring_link(op, ranks, stride, size_bytes, usual)
+    timed, link = cost.find_ring_link(op, ranks, stride, size_bytes, usual)
     if np.any(timed):  # what was timed is no ideal ring any more
         slowdown = np.where(timed, 1.0, slowdown)
         link = Tier(link.bytes_per_s, np.where(timed, inside * link.latency_s, link.latency_s))
@@ -294,7 +294,7 @@ def _exchange_between_zones(
         for part in (params_per_rank.shared, params_per_rank.experts)
     )
     most_buckets = np.where(crosses, buckets, 0.0).max(axis=-1, keepdims=True)
-    members = ring_members(w, group, links, sharded)
+    members = count_ring_members(w, group, links, sharded)
     copies = np.where(members > zones, np.maximum(group.experts * zones, zones), zones)
     is_sharded_by_zone = sharded & (w.shard_ranks * w.cp >= group.shared)
     reduce_passes, gather_passes = (
@@ -328,7 +328,7 @@ def _exchange_between_zones(
     }
 
 
-def ring_members(w: WorkColumns, group: Replicas, links: LinkColumns, sharded: Numbers) -> Numbers:
+def count_ring_members(w: WorkColumns, group: Replicas, links: LinkColumns, sharded: Numbers) -> Numbers:
     """Members of the ring that exchanges gradients between zones: the zones, or in a flat ring all who hold the same.
 
     Where there are several sets of states these are one of each set. [X7]

@@ -30,7 +30,7 @@ class StageLayers:
         return self.dense + self.moe
 
 
-def stage_layers(
+def build_stage_layers(
     counts: Numbers,
     first_dense: Numbers,
     moe_every: Numbers,
@@ -101,7 +101,7 @@ class StageCost:
         return total + self.stages.moe * moe if np.ndim(self.stages.moe) else total
 
     def _sum_parts(self, direction: str) -> dict[str, Numbers]:
-        dense, moe = (getattr(layer, direction) for layer in self.cost.whole)
+        dense, moe = (getattr(layer, direction) for layer in self.cost.complete_layers)
         return {f.name: self._sum_layers(getattr(dense, f.name), getattr(moe, f.name)) for f in fields(Pass)}
 
     @cached_property
@@ -117,9 +117,11 @@ class StageCost:
     def backward(self) -> dict[str, Numbers]:
         """The backward pass by part, recomputation apart."""
         parts = self._sum_parts("backward")
-        parts["recompute"] = self._sum_layers(*(layer.recompute for layer in self.cost.whole))
+        parts["recompute"] = self._sum_layers(*(layer.recompute for layer in self.cost.complete_layers))
         for part in ("tp", "ep", "cp"):
-            parts[part] = parts[part] + self._sum_layers(*(layer.recompute_comm_s[part] for layer in self.cost.whole))
+            parts[part] = parts[part] + self._sum_layers(
+                *(layer.recompute_comm_s[part] for layer in self.cost.complete_layers)
+            )
         parts["embedding"] = self.stages.first * 2.0 * self.cost.embedding_s
         parts["head"] = self.stages.last * self._head_back
         parts["tp"] = parts["tp"] + self.stages.last * self.cost.tp_exposed_s

@@ -32,15 +32,15 @@ FREE = Tier(np.inf, 0.0)  # A link that costs nothing: where there is none to cr
 
 
 @cache
-def link_figures() -> dict[str, Any]:
+def read_link_figures() -> dict[str, Any]:
     """The figures of links.yaml with their origin and source."""
     loaded: dict[str, Any] = read_shipped("crosszone.cost", "links.yaml").value
     return loaded
 
 
-def figure(*path: str) -> float:
+def read_figure(*path: str) -> float:
     """One figure of links.yaml by its keys, such as "rdma", "latency_us"."""
-    value: Any = link_figures()
+    value: Any = read_link_figures()
     for key in path:
         value = value[key]
     return float(value["value"])
@@ -48,7 +48,7 @@ def figure(*path: str) -> float:
 
 def zone_uplinks(cluster: Cluster) -> tuple[Floats, Floats]:
     """Bytes/s of payload each zone can send out and take in; inf: only the links between zones limit it. [C9]"""
-    payload = figure("tcp", "efficiency") * BYTES_PER_S_PER_GBPS
+    payload = read_figure("tcp", "efficiency") * BYTES_PER_S_PER_GBPS
     out = [np.inf if zone.uplink_gbps is None else zone.uplink_gbps * payload for zone in cluster.zones]
     into = [
         up if zone.downlink_gbps is None else zone.downlink_gbps * payload

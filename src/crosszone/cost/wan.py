@@ -21,7 +21,7 @@ import numpy.typing as npt
 from crosszone.cost.collectives import CollectiveCost, Ring, TierBytes, all_reduce
 from crosszone.cost.gloo import gloo_all_reduce_s, gloo_bytes_per_s
 from crosszone.cost.record import as_floats, with_entries
-from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, Floats, Numbers, Tier, figure, zone_uplinks
+from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, Floats, Numbers, Tier, read_figure, zone_uplinks
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.links import ZoneLink, build_zone_links
 
@@ -30,12 +30,12 @@ Congestion = Literal["reno", "cubic", "bbr"]
 
 def default_window_bytes() -> float:
     """Payload one connection keeps in flight on a host with Linux defaults. [T1]"""
-    return window_bytes(figure("window", "buffer_bytes"))
+    return window_bytes(read_figure("window", "buffer_bytes"))
 
 
 def window_bytes(buffer_bytes: float) -> float:
     """Payload that fits a socket buffer; the rest of it is the kernel's bookkeeping. [T1]"""
-    return buffer_bytes * figure("window", "payload_share")
+    return buffer_bytes * read_figure("window", "payload_share")
 
 
 def window_bytes_per_s(rtt_s: Numbers, window: Numbers | None = None) -> Floats:
@@ -53,13 +53,13 @@ def loss_bytes_per_s(rtt_s: Numbers, loss: Numbers, congestion: Congestion = "cu
     rtt, p = as_floats(rtt_s), as_floats(loss)
     # `where` works out both sides: a loss of 0 must not be divided by
     safe = np.where(p > 0, p, 1.0)
-    packets = figure("mathis") / np.sqrt(safe)
+    packets = read_figure("mathis") / np.sqrt(safe)
     if congestion == "cubic":
-        c, beta = figure("cubic", "packets_per_s3"), figure("cubic", "kept_after_loss")
+        c, beta = read_figure("cubic", "packets_per_s3"), read_figure("cubic", "kept_after_loss")
         response = (c * (3 + beta) / (4 * (1 - beta))) ** 0.25
         packets = np.maximum(packets, response * (rtt / safe) ** 0.75)
-    rate = _divide_rate(packets * figure("packet", "payload_bytes"), rtt)
-    unhurt = p <= (figure("bbr", "loss_limit") if congestion == "bbr" else 0.0)
+    rate = _divide_rate(packets * read_figure("packet", "payload_bytes"), rtt)
+    unhurt = p <= (read_figure("bbr", "loss_limit") if congestion == "bbr" else 0.0)
     return np.where(unhurt, np.inf, rate)
 
 
@@ -90,8 +90,8 @@ def slow_start_s(size_bytes: Numbers, rtt_s: Numbers, bytes_per_s: Numbers, idle
     size, rtt = as_floats(size_bytes), as_floats(rtt_s)
     rate, idle = as_floats(bytes_per_s), as_floats(idle_s)
     path = np.maximum(rate * rtt, 1.0)
-    initial = figure("window", "initial_packets") * figure("packet", "payload_bytes")
-    halvings = np.floor(np.minimum(idle / (rtt + figure("window", "retransmit_floor_s")), 64.0))
+    initial = read_figure("window", "initial_packets") * read_figure("packet", "payload_bytes")
+    halvings = np.floor(np.minimum(idle / (rtt + read_figure("window", "retransmit_floor_s")), 64.0))
     start = np.minimum(np.maximum(path * 0.5**halvings, initial), path)
     doublings = np.ceil(np.log2(path / start))
     needed = np.ceil(np.log2(size / start + 1)) - 1
@@ -136,7 +136,7 @@ class WanTransport:
     def _channels(self) -> int:
         if self.channels is not None:
             return self.channels
-        return int(figure("nccl_sockets", "channels")) if self.library == "nccl" else 1
+        return int(read_figure("nccl_sockets", "channels")) if self.library == "nccl" else 1
 
     def group_bytes_per_s(self, rtt_s: Numbers, loss: Numbers = 0.0, flow_cap_bytes_per_s: Numbers = np.inf) -> Floats:
         """Rate one group's connections allow on an idle path of any width. [T11]"""
@@ -172,10 +172,10 @@ class Paths(NamedTuple):
 
 def hosts_rtt_s(rtt_s: Numbers) -> Floats:
     """Round-trip time with what the hosts at both ends add, each way. [T11]"""
-    return as_floats(as_floats(rtt_s) + 2 * figure("tcp", "latency_us") * 1e-6)
+    return as_floats(as_floats(rtt_s) + 2 * read_figure("tcp", "latency_us") * 1e-6)
 
 
-def wan_tier(
+def build_wan_tier(
     link: ZoneLink,
     transport: WanTransport | None = None,
     *,
@@ -197,7 +197,7 @@ def wan_tier(
     return Tier(rate, how.latency_s(rtt))
 
 
-def zone_paths(
+def build_zone_paths(
     cluster: Cluster,
     transport: WanTransport | None = None,
     links: Mapping[tuple[int, int], ZoneLink] | None = None,
@@ -261,7 +261,7 @@ def drain_s(
     return done
 
 
-def zone_ring(seconds: npt.ArrayLike) -> tuple[int, ...]:
+def find_ring_order(seconds: npt.ArrayLike) -> tuple[int, ...]:
     """Order of zones whose ring has the fastest slowest edge, and the shortest sum among those. [T13]
 
     `seconds[a, b]`: what a step from a to b takes. Every order is tried up to 8 zones; beyond, a good one is improved
@@ -281,7 +281,7 @@ def zone_ring(seconds: npt.ArrayLike) -> tuple[int, ...]:
     return _improve_ring(_build_nearest_ring(cost), (cost / max(cost.max(), 1e-300)) ** RING_POWER)
 
 
-def zone_exchange(
+def estimate_zone_exchange(
     size_bytes: Numbers,
     paths: Paths,
     transport: WanTransport | None = None,
@@ -301,8 +301,8 @@ def zone_exchange(
     if zones == 1:
         return CollectiveCost(seconds=np.zeros((*size.shape, 3)), item_bytes=0.0 * size, steps=0.0, parts=TierBytes())
     if order is None:
-        order = best_zone_ring(float(size.max(initial=0.0)), paths, how, groups=groups)
-    link = zone_ring_tier(paths, how, order, groups=groups, nic_bytes_per_s=nic_bytes_per_s)
+        order = find_best_ring_order(float(size.max(initial=0.0)), paths, how, groups=groups)
+    link = build_ring_tier(paths, how, order, groups=groups, nic_bytes_per_s=nic_bytes_per_s)
     ring = Ring(ranks=float(len(order)), link=link)
     cost = all_reduce(size[..., np.newaxis], ring)
     cost = replace(cost, parts=TierBytes(zones=cost.sent_bytes[..., 0]), calls=1.0 * (size > 0))
@@ -318,7 +318,7 @@ def zone_exchange(
     return replace(cost, seconds=np.stack(answers, axis=-1))
 
 
-def zone_ring_tier(
+def build_ring_tier(
     paths: Paths, transport: WanTransport, order: Sequence[int], *, groups: int = 1, nic_bytes_per_s: float = np.inf
 ) -> Tier:
     """The ring over zones as one link that `groups` ranks of a zone share; arrays are low, expected, high RTT. [T14]
@@ -349,17 +349,19 @@ def _estimate_edge_rates(
     return rates
 
 
-def best_zone_ring(size_bytes: float, paths: Paths, transport: WanTransport, *, groups: int = 1) -> tuple[int, ...]:
+def find_best_ring_order(
+    size_bytes: float, paths: Paths, transport: WanTransport, *, groups: int = 1
+) -> tuple[int, ...]:
     """The order of zones in which exchanging so many bytes meets the slowest edge as rarely as it can. [T13]"""
     egress, ingress, pair = paths.limits
     rate = np.minimum(np.minimum(pair, groups * paths.group_bytes_per_s[EXPECTED]), egress[:, np.newaxis])
     rate = np.minimum(rate, ingress[np.newaxis, :])
-    return zone_ring(transport.latency_s(paths.rtt_s[EXPECTED]) + size_bytes / len(egress) / rate)
+    return find_ring_order(transport.latency_s(paths.rtt_s[EXPECTED]) + size_bytes / len(egress) / rate)
 
 
 def _payload_rate(gbps: float | None) -> float:
     """Bytes/s of payload."""
-    return np.inf if gbps is None else gbps * BYTES_PER_S_PER_GBPS * figure("tcp", "efficiency")
+    return np.inf if gbps is None else gbps * BYTES_PER_S_PER_GBPS * read_figure("tcp", "efficiency")
 
 
 def _rtt_s(link: ZoneLink) -> Floats:

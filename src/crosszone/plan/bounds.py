@@ -34,11 +34,11 @@ from crosszone.cost.columns import (
     ModelColumns,
     StackColumns,
     WorkColumns,
-    model_columns,
+    build_model_columns,
 )
 from crosszone.cost.layer import LayerCost
-from crosszone.cost.memory import memory_coefficients, stage_peaks
-from crosszone.cost.stages import stage_layers
+from crosszone.cost.memory import estimate_stage_peaks, read_memory_coefficients
+from crosszone.cost.stages import build_stage_layers
 from crosszone.inputs.cluster import MAX_GPUS
 from crosszone.inputs.job import find_compute_path, state_bytes
 from crosszone.inputs.strategy import Strategy
@@ -55,12 +55,12 @@ from crosszone.plan.search_nodes import (
 )
 from crosszone.predict.batch import (
     Batch,
+    build_group_columns,
     build_job_columns,
+    build_stack_columns,
     compute_bucket_bytes,
     count_grad_comm_bytes,
-    group_columns,
     split_layers,
-    stack_columns,
 )
 from crosszone.predict.parts import cached_part, select_parts
 from crosszone.predict.step import bound_step_s, passes_s, simulate_step, step_s
@@ -296,7 +296,7 @@ class StrategyColumns:
         multiple = self.settings.framework.vocab_multiple
         max_tp = int(self.layout_table.tp.max())
         columns_of = {
-            t: model_columns(self.settings.model, vocab_multiple=multiple, tp=t) for t in range(1, max_tp + 1)
+            t: build_model_columns(self.settings.model, vocab_multiple=multiple, tp=t) for t in range(1, max_tp + 1)
         }
         names = ("vocab", "embedding_params", "head_params")
         table = {n: np.array([np.nan, *(float(getattr(columns_of[t], n)) for t in columns_of)]) for n in names}
@@ -313,16 +313,16 @@ class StrategyColumns:
         """The software stack's switches."""
         s = self.settings
         settings = s.profiles.select(s.groups[0].gpu, s.stack).settings
-        return stack_columns(settings, s.profiles.release_age(s.stack, s.release))
+        return build_stack_columns(settings, s.profiles.compute_release_age(s.stack, s.release))
 
     @cached_part
-    def gpu_columns(self) -> tuple[GpuColumns, Coefficients]:
+    def build_gpu_columns(self) -> tuple[GpuColumns, Coefficients]:
         """Columns and coefficients of every kind of layer: numbers where all kinds have the same."""
         precision, groups = find_compute_path(self.settings.job), self.settings.groups
         keys, place = np.unique(self._layer_kinds[:, 4] * (MAX_GPUS + 1) + self._layer_kinds[:, 3], return_inverse=True)
         groups_and_nodes = [divmod(key, MAX_GPUS + 1) for key in keys.tolist()]
         gpu = _gather_columns(
-            [group_columns(groups[group], precision, nodes) for group, nodes in groups_and_nodes], place
+            [build_group_columns(groups[group], precision, nodes) for group, nodes in groups_and_nodes], place
         )
         k = _gather_columns([self.settings.coefficients[group] for group, _ in groups_and_nodes], place)
         return gpu, k
@@ -350,7 +350,7 @@ class StrategyColumns:
             recompute=to_column(layer_option // 2 % 3),
             overlap_tensor=to_column(layer_option % 2),
         )
-        gpu, k = (expand_columns(columns, layer_kind) for columns in self.gpu_columns)
+        gpu, k = (expand_columns(columns, layer_kind) for columns in self.build_gpu_columns)
         return LayerCost(self.build_model(tp), work, gpu, self.stack, k, self.settings.profiles.links)
 
     def _fill_work(self, **columns: Any) -> WorkColumns:
@@ -575,7 +575,7 @@ class BoundTable(StrategyColumns):
     def _compute_over_bytes(self, stage_table: StageTable, nodes: SearchNodes, option: Ints) -> Floats:
         work, m = self.build_work(nodes, option), self.build_model(self.by_layout["tp"][nodes.layout][:, None])
         layers = (m.first_dense, m.moe_every, m.moe_layers)
-        stages = stage_layers(
+        stages = build_stage_layers(
             stage_table.column("counts"),
             *layers,
             stage_table.column("repeats"),
@@ -583,7 +583,9 @@ class BoundTable(StrategyColumns):
             stage_table.column("moe_counts"),
         )
         in_flight = self._count_in_flight(nodes, work, stage_table.column("starts"))
-        peak, host = stage_peaks(m, work, self.stack, stages, memory_coefficients(self.settings.stack), in_flight)
+        peak, host = estimate_stage_peaks(
+            m, work, self.stack, stages, read_memory_coefficients(self.settings.stack), in_flight
+        )
         over_bytes = (peak - stage_table.column("gpu_bytes")).max(axis=-1)
         if any(np.isfinite(limit) for _, limit in self.settings.memory_bytes):
             over_bytes = np.maximum(over_bytes, (host - stage_table.column("host_bytes")).max(axis=-1))
@@ -648,7 +650,7 @@ class BoundTable(StrategyColumns):
             layer_row = layer_kind_XR * variants + variant[:, None]
         else:  # all runs of a row have the same GPUs: one column is enough, and broadcasts
             layer_row = layer_kind_XR[:, 0] * variants + variant
-        layer = self.layer_costs.gathered(layer_row, work)
+        layer = self.layer_costs.select_strategies(layer_row, work)
         batch = Batch(
             model=self.build_model(work.tp),
             work=work,
@@ -704,7 +706,7 @@ class BoundTable(StrategyColumns):
         fast_XS = np.stack([self.layout_table.find_fast_after(layout) for layout in layouts.tolist()])[layout_place]
         gpu, k = (
             expand_columns(columns, layer_kind_XS if stage_table.mixed_gpus else layer_kind_XS[:, :1])
-            for columns in self.gpu_columns
+            for columns in self.build_gpu_columns
         )
         batch = Batch(
             model=self.build_model(work.tp),

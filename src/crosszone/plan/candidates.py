@@ -55,7 +55,7 @@ def simulate_over_links(predictor: Predictor, placed_strategies: Sequence[Placed
             batch,
             work=_repeat_rows(batch.work, rows, count),
             gpu=_repeat_rows(batch.gpu, rows, count),
-            links=_join_rows([placed.link_columns() for placed in some_strategies], rows),
+            links=_join_rows([placed.build_link_columns() for placed in some_strategies], rows),
             counts=np.tile(batch.counts, (count, 1)),
             moe_counts=None if batch.moe_counts is None else np.tile(batch.moe_counts, (count, 1)),
         )

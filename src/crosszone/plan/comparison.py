@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from statistics import NormalDist
 
-from crosszone.cost.coefficients import pair_spread
+from crosszone.cost.coefficients import read_pair_spread
 from crosszone.inputs.value import Value
 from crosszone.predict.prediction import Prediction, Triple
 from crosszone.predict.traffic import get_tier
@@ -42,9 +42,9 @@ def _estimate_shared_spread(a: Prediction, b: Prediction) -> float:
     """
     same = a.basis.stack == b.basis.stack and a.basis.gpu_profiles == b.basis.gpu_profiles
     return (
-        pair_spread()
+        read_pair_spread()
         if same
-        else max(pair_spread(), math.hypot(_estimate_profile_spread(a), _estimate_profile_spread(b)))
+        else max(read_pair_spread(), math.hypot(_estimate_profile_spread(a), _estimate_profile_spread(b)))
     )
 
 

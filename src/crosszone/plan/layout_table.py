@@ -117,7 +117,7 @@ class WanLinks:
         """Rate of one rank from zone to zone, and latency, at the expected RTT."""
         key = (a, b, ranks)
         if key not in self._links_by_use:
-            rate, latency_s = self.crossings.boundary(a, b, ranks)
+            rate, latency_s = self.crossings.get_boundary(a, b, ranks)
             self._links_by_use[key] = float(rate[EXPECTED]), float(latency_s[EXPECTED])
         return self._links_by_use[key]
 
@@ -125,7 +125,7 @@ class WanLinks:
         """Rate and latency of the ring through zones, of which the smallest has so many ranks."""
         key = (zones, ranks)
         if key not in self._links_by_use:
-            tier = self.crossings.ring_link(self.crossings.ring(zones, ranks), ranks)
+            tier = self.crossings.get_ring_link(self.crossings.get_ring(zones, ranks), ranks)
             self._links_by_use[key] = (
                 float(np.asarray(tier.bytes_per_s)[EXPECTED]),
                 float(np.asarray(tier.latency_s)[EXPECTED]),
@@ -136,7 +136,7 @@ class WanLinks:
         """Rate of that ring where only one rank of each of so many groups sends to the next zone."""
         key = ("flat", zones, ranks, groups)
         if key not in self._links_by_use:
-            tier = self.crossings.ring_link(self.crossings.ring(zones, ranks), groups)
+            tier = self.crossings.get_ring_link(self.crossings.get_ring(zones, ranks), groups)
             self._links_by_use[key] = float(np.asarray(tier.bytes_per_s)[EXPECTED]), 0.0
         return self._links_by_use[key][0]
 

@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from crosszone.cost.coefficients import Coefficients, band_factors
+from crosszone.cost.coefficients import Coefficients, compute_band_factors
 from crosszone.cost.collectives import best_bucket_bytes
 from crosszone.cost.columns import Numbers
 from crosszone.cost.memory import GIB
 from crosszone.cost.profile import Profiles
 from crosszone.cost.tiers import Tier
-from crosszone.cost.wan import EXPECTED, zone_paths
+from crosszone.cost.wan import EXPECTED, build_zone_paths
 from crosszone.errors import Notice
 from crosszone.inputs.cluster import Cluster, NodeGroup
 from crosszone.inputs.frameworks import Framework, load_frameworks
@@ -75,7 +75,7 @@ def choose_flows(
     one_flow = select_transport(communication.replace(flows=1), cluster)
     if one_flow.library == "gloo":  # has one connection between two ranks
         return communication
-    paths = zone_paths(cluster, one_flow, links)
+    paths = build_zone_paths(cluster, one_flow, links)
     ranks = min(RANKS_PER_LINE, *(zone.gpus for zone in cluster.zones))
     flow_bytes_per_s, line_bytes_per_s = paths.group_bytes_per_s[EXPECTED], paths.limits.pair
     line_bytes_per_s = np.minimum(
@@ -334,7 +334,7 @@ class SearchSettings:
         if not self.safe:
             return 1.0
         measured = all(self.profiles.select(group.gpu, self.stack).stack_measured for group in self.groups)
-        return 1.0 / float(band_factors(stack_measured=measured, memory=True)[1])
+        return 1.0 / float(compute_band_factors(stack_measured=measured, memory=True)[1])
 
     @cached_property
     def memory_bytes(self) -> list[tuple[float, float]]:
@@ -362,7 +362,7 @@ def choose_wan_bucket_mb(problem: Problem, framework: Framework) -> float | None
         return None
     crossings = problem.wan_links.crossings
     ranks = min(zone.gpus for zone in problem.cluster.zones)
-    ring = crossings.ring_link(crossings.ring(zones, ranks), ranks)
+    ring = crossings.get_ring_link(crossings.get_ring(zones, ranks), ranks)
     gradient_bytes = parameters(problem.model).total * state_bytes(problem.job, framework=framework.name).gradients
     latency_s = 2 * (len(zones) - 1) * float(ring.latency_s[EXPECTED])
     if latency_s <= 0:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.cost.profile import stack_and_release
+from crosszone.cost.profile import parse_stack
 from crosszone.errors import Notice
 from crosszone.inputs.frameworks import Framework
 from crosszone.inputs.job import state_bytes
@@ -90,14 +90,14 @@ class SearchSpace:
     def settings(self) -> SearchSettings:
         """What all strategies have in common."""
         problem, framework = self.problem, self.framework
-        stack, release = stack_and_release(problem.job.stack)
+        stack, release = parse_stack(problem.job.stack)
         return SearchSettings(
             model=problem.model,
             job=problem.job,
             groups=problem.groups,
             framework=framework,
             profiles=problem.profiles,
-            stack=problem.profiles.stack_of(framework.name, stack),
+            stack=problem.profiles.select_stack(framework.name, stack),
             release=release,
             pinned=problem.pinned,
             wan_bucket_mb=choose_wan_bucket_mb(problem, framework),

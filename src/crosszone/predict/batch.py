@@ -23,9 +23,9 @@ from crosszone.cost.columns import (
     Numbers,
     StackColumns,
     WorkColumns,
-    gpu_columns,
+    build_gpu_columns,
 )
-from crosszone.cost.measured_links import CollectiveTimings, gpu_code
+from crosszone.cost.measured_links import CollectiveTimings, encode_gpu
 from crosszone.cost.record import Recorded, as_array, pick, plain
 from crosszone.inputs.cluster import NodeGroup
 from crosszone.inputs.frameworks import load_frameworks
@@ -205,11 +205,11 @@ def _tensor_path(job: Job, path: int) -> int:
     return ROWWISE if job.fp8_recipe == "rowwise" else path
 
 
-def group_columns(group: NodeGroup, path: str, nodes: int) -> GpuColumns:
+def build_group_columns(group: NodeGroup, path: str, nodes: int) -> GpuColumns:
     """The GPUs of a node group with their links."""
     link = group.gpu.link.gb_per_s if group.fast_link and group.gpu.link else group.gpu.pcie.gb_per_s
     nic = group.network_gbps_node / group.gpus / 8.0
-    return gpu_columns(
+    return build_gpu_columns(
         group.gpu,
         path,
         link_bytes_per_s=1e9 * link,
@@ -218,11 +218,11 @@ def group_columns(group: NodeGroup, path: str, nodes: int) -> GpuColumns:
         node_gpus=group.gpus,
         nic_bytes_per_s=1e9 * nic,
         nodes=nodes,
-        code=gpu_code(group.gpu.name),
+        code=encode_gpu(group.gpu.name),
     )
 
 
-def stack_columns(settings: Mapping[str, Any], age: float) -> StackColumns:
+def build_stack_columns(settings: Mapping[str, Any], age: float) -> StackColumns:
     """A stack's switches as numbers."""
     return StackColumns(
         unfused=2.0 if settings.get("unfused") == "plain" else float(settings.get("unfused", False)),

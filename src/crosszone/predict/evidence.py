@@ -14,7 +14,7 @@ import numpy as np
 
 from crosszone.cost.coefficients import Coefficients
 from crosszone.cost.measured_links import RING_OPS, Group
-from crosszone.cost.operator_checks import OperatorError, formula_errors
+from crosszone.cost.operator_checks import OperatorError, compute_formula_errors
 from crosszone.cost.operator_profile import SIXTEEN_BIT, load_operator_profile
 from crosszone.cost.profile import Profile
 from crosszone.cost.record import plain
@@ -41,7 +41,7 @@ def collect_notices(p: Predictor, memory: Memory, egress: dict[tuple[int, int], 
     if not all(profile.stack_measured for profile in p.profile.values()):
         notices.append(Notice(code="stack_unmeasured", level="note", params={"stack": p.stack}))
     notices += list_unsampled_operators(p.case, p.gpu_kinds)
-    notices += find_unmeasured(p)
+    notices += list_unmeasured_groups(p)
     if not memory.fits:
         worst = memory.stages[memory.worst_stage]
         params = {
@@ -74,7 +74,7 @@ def _list_unpriced(p: Predictor, egress: dict[tuple[int, int], float]) -> list[N
     return [Notice(code="egress_price_unknown", level="warning", field="cluster.links", params={"pairs": unknown})]
 
 
-def find_unmeasured(p: Predictor) -> list[Notice]:
+def list_unmeasured_groups(p: Predictor) -> list[Notice]:
     """A note of the groups whose layout no timed collective has: their links are the catalogue's. [C15]"""
     links = p.profiles.links
     if links is None:
@@ -93,7 +93,7 @@ def find_unmeasured(p: Predictor) -> list[Notice]:
     missing = []
     for name, ops, group in groups:
         # any size will do: a layout that was timed at all answers for every size [C15]
-        is_measured, _ = links.tier(ops, group, 1.0, FREE)
+        is_measured, _ = links.find_tier(ops, group, 1.0, FREE)
         if not np.all(is_measured | (np.asarray(plain(group.ranks)) <= 1)):
             nodes, local = (np.max(x) for x in group.layout)
             missing.append(f"{name} ({nodes:g} x {local:g})")
@@ -132,7 +132,7 @@ def _compute_errors(
     keys = [f"{op} {dtype}" for op, dtypes in operators for dtype in dtypes]
     tables = [profile.checks[key] for key in keys if key in profile.checks]
     triton, plain_softmax = switches
-    return formula_errors(tables, gpu, k, triton=triton, plain_softmax=plain_softmax)
+    return compute_formula_errors(tables, gpu, k, triton=triton, plain_softmax=plain_softmax)
 
 
 def _list_softmax_switches(profile: Profile) -> tuple[bool, bool]:
@@ -170,7 +170,7 @@ def list_unsampled_operators(case: Case, gpus: Iterable[str]) -> list[Notice]:
             continue
         outside: dict[str, float] = {}
         for op, dtype, sizes in _list_operators(case):
-            outside |= {f"{op} {name}": sizes[name] for name in profile.outside(sizes, op, dtype)}
+            outside |= {f"{op} {name}": sizes[name] for name in profile.list_outside(sizes, op, dtype)}
         if outside:
             listed = ", ".join(f"{name} {value:g}" for name, value in outside.items())
             notices.append(Notice(code="operator_sizes_unsampled", level="note", params={"gpu": gpu, "sizes": listed}))

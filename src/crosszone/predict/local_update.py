@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "fp4": 0.5}
 
 
-def exchange_fragment(p: Predictor) -> CollectiveCost | None:
+def estimate_fragment_exchange(p: Predictor) -> CollectiveCost | None:
     """What exchanging one fragment takes, at low, expected and high RTT; None: there is one zone."""
     local = p.strategy.local_update
     assert local is not None
     if len(p.placed.ring) < 2:
         return None
     size = parameters(p.case.model).total * DTYPE_BYTES[local.dtype] / local.fragments
-    return p.placed.zone_exchange(size)
+    return p.placed.estimate_zone_exchange(size)
 
 
 def predict_local_update_s(p: Predictor) -> npt.NDArray[np.float64]:
@@ -40,7 +40,7 @@ def predict_local_update_s(p: Predictor) -> npt.NDArray[np.float64]:
     if local is None:
         return np.zeros(BANDS)
     inner = p.inner_step_s
-    cost = exchange_fragment(p)
+    cost = estimate_fragment_exchange(p)
     seconds = np.zeros(BANDS) if cost is None else cost.seconds
     fragments, steps = named("local_update.fragments", local.fragments), named("local_update.steps", local.steps)
     beside = named("local_update.delay", local.delay) * named("inner_step_s", inner)
@@ -52,7 +52,7 @@ def predict_local_update_s(p: Predictor) -> npt.NDArray[np.float64]:
 def build_local_update_traffic(p: Predictor, egress: dict[tuple[int, int], float]) -> list[Traffic]:
     """Bytes and time of the averaging per step, over every edge of the ring of zones."""
     local = p.strategy.local_update
-    cost = exchange_fragment(p) if local else None
+    cost = estimate_fragment_exchange(p) if local else None
     if local is None or cost is None:
         return []
     names = [z.name for z in p.placed.cluster.zones]

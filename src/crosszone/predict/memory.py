@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.cost.coefficients import band_factors
-from crosszone.cost.memory import GIB, MOMENTS, PARTS, stage_memory
+from crosszone.cost.coefficients import compute_band_factors
+from crosszone.cost.memory import GIB, MOMENTS, PARTS, estimate_stage_memory
 from crosszone.cost.memory import StageBytes as Bytes
 from crosszone.cost.record import named, plain
-from crosszone.cost.stages import stage_layers
+from crosszone.cost.stages import build_stage_layers
 from crosszone.inputs.cluster import NodeGroup
 from crosszone.predict.batch import get_scalar
-from crosszone.predict.prediction import Memory, StageMemory, Triple, named_triple
+from crosszone.predict.prediction import Memory, StageMemory, Triple, name_triple
 from crosszone.schedule.orders import count_in_flight
 
 if TYPE_CHECKING:
@@ -59,11 +59,13 @@ def predict_memory(p: Predictor) -> Memory:
             )
         )
     worst = max(stages, key=lambda stage: float(stage.total) - float(stage.limit))
-    low, high = band_factors(stack_measured=all(profile.stack_measured for profile in p.profile.values()), memory=True)
+    low, high = compute_band_factors(
+        stack_measured=all(profile.stack_measured for profile in p.profile.values()), memory=True
+    )
     peak = Triple(low=worst.total * low, expected=worst.total, high=worst.total * high)
     return Memory(
         worst_stage=worst.stage,
-        peak=named_triple("memory_gib.peak", peak),
+        peak=name_triple("memory_gib.peak", peak),
         limit=named("memory_gib.limit", worst.limit),
         fits=all(
             float(stage.total) <= float(stage.limit) and float(stage.host) <= (stage.host_limit or math.inf)
@@ -78,8 +80,10 @@ def find_fullest(p: Predictor) -> tuple[Bytes, npt.NDArray[np.intp]]:
     """Bytes of every row and stage, and of each stage the class of replicas whose GPU comes nearest to its limit."""
     b, placed = p.batch, p.placed
     kinds = (b.model.first_dense, b.model.moe_every, b.model.moe_layers)
-    layers = stage_layers(b.counts, *kinds, b.repeats, b.work.v_shaped, b.moe_counts)
-    stage_bytes = stage_memory(b.model, b.work, b.stack, layers, p.memory_coefficients, in_flight=_count_in_flight(p))
+    layers = build_stage_layers(b.counts, *kinds, b.repeats, b.work.v_shaped, b.moe_counts)
+    stage_bytes = estimate_stage_memory(
+        b.model, b.work, b.stack, layers, p.memory_coefficients, in_flight=_count_in_flight(p)
+    )
     # against its own limit, not in bytes: a smaller GPU may be full where a larger one holds more
     group_KS = placed.group[:, placed.replica_classes[0], 0, 0].T
     room = np.array([group.gpu.memory_gib for group in placed.groups])[group_KS]
@@ -96,7 +100,7 @@ def _count_in_flight(p: Predictor) -> npt.NDArray[np.float64]:
         count_in_flight(s.pipeline_schedule, s.pp, m, s.interleave, s.extra_warmup) / s.interleave
         for m in p.placed.class_micro_batches.tolist()
     ]
-    return np.asarray(p.placed.rows(np.array(in_flight_KS)))
+    return np.asarray(p.placed.repeat_rows(np.array(in_flight_KS)))
 
 
 def get_host_gib(group: NodeGroup) -> float:

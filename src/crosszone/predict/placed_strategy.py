@@ -15,20 +15,20 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.cost.collectives import CollectiveCost
-from crosszone.cost.columns import GpuColumns, LinkColumns, taken
+from crosszone.cost.columns import GpuColumns, LinkColumns, select_columns
 from crosszone.cost.record import as_array, with_entries
 from crosszone.cost.tiers import FREE, Tier
 from crosszone.cost.wan import (
     Limits,
     Paths,
     WanTransport,
-    best_zone_ring,
-    wan_tier,
+    build_ring_tier,
+    build_wan_tier,
+    build_zone_paths,
+    estimate_zone_exchange,
+    find_best_ring_order,
     window_bytes,
-    zone_exchange,
-    zone_paths,
 )
-from crosszone.cost.wan import zone_ring_tier as ring_tier
 from crosszone.errors import IllegalError, Notice
 from crosszone.inputs.cluster import Cluster, NodeGroup
 from crosszone.inputs.job import find_compute_path
@@ -36,7 +36,7 @@ from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.placement import Placement
 from crosszone.inputs.rules import Case, build_uneven_shards_notice
 from crosszone.inputs.strategy import Communication, Strategy
-from crosszone.predict.batch import group_columns
+from crosszone.predict.batch import build_group_columns
 from crosszone.predict.parts import cached_part, select_parts
 from crosszone.schedule.orders import V_SHAPED
 
@@ -72,14 +72,14 @@ class Crossings:
     @cached_property
     def paths(self) -> Paths:
         """Every path between the zones."""
-        return zone_paths(self.cluster, self.transport, self.links)
+        return build_zone_paths(self.cluster, self.transport, self.links)
 
     @cached_property
     def _nic(self) -> float:
         """Network rate of the slowest GPU."""
-        return min(float(group_columns(group, "bf16", 1).nic_bytes_per_s) for _, group in self.cluster.zone_groups)
+        return min(float(build_group_columns(group, "bf16", 1).nic_bytes_per_s) for _, group in self.cluster.zone_groups)
 
-    def boundary(self, a: int, b: int, ranks: int) -> tuple[Floats, Floats]:
+    def get_boundary(self, a: int, b: int, ranks: int) -> tuple[Floats, Floats]:
         """Rate of one rank and latency from zone to zone, where so many ranks share the pair, both ways counted."""
         if (a, b, ranks) not in self._boundaries:
             self._boundaries[a, b, ranks] = self._estimate_boundary(a, b, ranks)
@@ -88,34 +88,36 @@ class Crossings:
     def _estimate_boundary(self, a: int, b: int, ranks: int) -> tuple[Floats, Floats]:
         limits = self.paths.limits
         cap = min(limits.egress[a], limits.ingress[b])
-        tier = wan_tier(self.links[min(a, b), max(a, b)], self.transport, groups=ranks, back=a > b, cap_bytes_per_s=cap)
+        tier = build_wan_tier(
+            self.links[min(a, b), max(a, b)], self.transport, groups=ranks, back=a > b, cap_bytes_per_s=cap
+        )
         return as_array(tier.bytes_per_s), as_array(tier.latency_s)
 
-    def ring(self, zones: Zones, ranks: int) -> Zones:
+    def get_ring(self, zones: Zones, ranks: int) -> Zones:
         """Order in which zones exchange gradients, the smallest of them with so many ranks."""
         if (zones, ranks) not in self._rings:
             # for a gigabyte, where rates count for more than latencies: one order for whatever is exchanged
-            order = best_zone_ring(1e9, self._select_paths(zones), self.transport, groups=ranks)
+            order = find_best_ring_order(1e9, self._select_paths(zones), self.transport, groups=ranks)
             self._rings[zones, ranks] = tuple(zones[i] for i in order)
         return self._rings[zones, ranks]
 
-    def ring_link(self, ring: Zones, ranks: int) -> Tier:
+    def get_ring_link(self, ring: Zones, ranks: int) -> Tier:
         """A zone's link to the next in the ring."""
         if (ring, ranks) not in self._ring_links:
-            self._ring_links[ring, ranks] = ring_tier(
-                self._select_paths(ring), self.transport, **self._ring_arguments(ring, ranks)
+            self._ring_links[ring, ranks] = build_ring_tier(
+                self._select_paths(ring), self.transport, **self._list_ring_options(ring, ranks)
             )
         return self._ring_links[ring, ranks]
 
-    def exchange(self, size_bytes: float, ring: Zones, ranks: int) -> CollectiveCost:
+    def estimate_exchange(self, size_bytes: float, ring: Zones, ranks: int) -> CollectiveCost:
         """What it takes until all zones of the ring hold the sum of so many bytes."""
         key = (size_bytes, ring, ranks)
         if key not in self._exchanges:
-            paths, use = self._select_paths(ring), self._ring_arguments(ring, ranks)
-            self._exchanges[key] = zone_exchange(size_bytes, paths, self.transport, **use)
+            paths, use = self._select_paths(ring), self._list_ring_options(ring, ranks)
+            self._exchanges[key] = estimate_zone_exchange(size_bytes, paths, self.transport, **use)
         return self._exchanges[key]
 
-    def _ring_arguments(self, ring: Zones, ranks: int) -> dict[str, Any]:
+    def _list_ring_options(self, ring: Zones, ranks: int) -> dict[str, Any]:
         """How the zones of the ring, taken in order, are used: all their ranks, each with its NIC."""
         return {"order": range(len(ring)), "groups": ranks, "nic_bytes_per_s": self._nic}
 
@@ -167,7 +169,7 @@ class PlacedStrategy:
         return self.case.strategy
 
     @cached_part
-    def _located(self) -> dict[str, Ints]:
+    def _located_ranks(self) -> dict[str, Ints]:
         s = self.strategy
         at, where = self.placement.compute_coordinates(s), self.placement.locate_ranks(self.cluster)
         shape = (s.pp, s.dp or 1, s.cp, s.tp)
@@ -190,18 +192,18 @@ class PlacedStrategy:
     @property
     def group(self) -> Ints:
         """Node group of each rank."""
-        return self._located["group"]
+        return self._located_ranks["group"]
 
     @property
     def zone(self) -> Ints:
         """Zone of each rank."""
-        return self._located["zone"]
+        return self._located_ranks["zone"]
 
     @property
     def node(self) -> Ints:
         """Number of the node of each rank, over all node groups."""
         # one number for each node: no group has as many nodes or GPUs (`cluster.MAX_GPUS` is 10^6)
-        return np.asarray(self._located["group"] * 10_000_000 + self._located["node"])
+        return np.asarray(self._located_ranks["group"] * 10_000_000 + self._located_ranks["node"])
 
     @cached_part
     def nodes(self) -> int:
@@ -220,7 +222,7 @@ class PlacedStrategy:
 
     def _number_domains(self, sizes: list[int]) -> Ints:
         """Number of the part of its node group that each rank lies in, parts of so many GPUs in a row."""
-        located = self._located
+        located = self._located_ranks
         per_node = np.array([group.gpus for group in self.groups])
         gpu = located["node"] * per_node[located["group"]] + located["gpu"]
         return np.asarray(located["group"] * 100_000_000 + gpu // np.array(sizes)[located["group"]])
@@ -254,7 +256,7 @@ class PlacedStrategy:
         """Micro-batches of a replica of each class."""
         return self.micro_batches[self.replica_classes[0]]
 
-    def rows(self, of_classes: Any) -> Any:
+    def repeat_rows(self, of_classes: Any) -> Any:
         """Figures [classes, stages] as rows: once a band, and once more for perfect links where bands are crossed."""
         return np.tile(of_classes, (self.bands + self.has_without_wan, 1))
 
@@ -292,16 +294,16 @@ class PlacedStrategy:
         before, after = (self._fast_domain[at % self.strategy.pp, replica] for at in (stage, stage + 1))
         return FAST if bool((before == after).all()) else HOST
 
-    def gpu_columns(self) -> GpuColumns:
+    def build_gpu_columns(self) -> GpuColumns:
         """GPUs of each stage of each row; plain numbers where all are of one kind."""
         path = find_compute_path(self.case.job)
-        columns = {g: group_columns(self.groups[g], path, self.nodes) for g in self.groups_in_use}
+        columns = {g: build_group_columns(self.groups[g], path, self.nodes) for g in self.groups_in_use}
         group_KS = self.group[:, self.replica_classes[0], 0, 0].T
         first = next(iter(columns.values()))
         # plain numbers: the formulas of a layer then run once, not for every row and stage
         if all(column == first for column in columns.values()):
             return first
-        return taken(columns, self.rows(group_KS))
+        return select_columns(columns, self.repeat_rows(group_KS))
 
     @cached_part
     def transport(self) -> WanTransport:
@@ -361,7 +363,7 @@ class PlacedStrategy:
     @cached_part
     def ring(self) -> tuple[int, ...]:
         """Order in which zones exchange gradients."""
-        return self.crossings.ring(self.replica_zones, self.zone_ranks) if self.replica_zones else ()
+        return self.crossings.get_ring(self.replica_zones, self.zone_ranks) if self.replica_zones else ()
 
     @cached_part
     def zone_ranks(self) -> int:
@@ -398,11 +400,11 @@ class PlacedStrategy:
         """Place of the expected RTT among the rows of a class."""
         return EXPECTED if self.bands > 1 else 0
 
-    def zone_exchange(self, size_bytes: float) -> CollectiveCost:
+    def estimate_zone_exchange(self, size_bytes: float) -> CollectiveCost:
         """What it takes until all zones of the ring hold the sum of so many bytes: low, expected, high RTT."""
-        return self.crossings.exchange(size_bytes, self.ring, self.zone_ranks)
+        return self.crossings.estimate_exchange(size_bytes, self.ring, self.zone_ranks)
 
-    def link_columns(self) -> LinkColumns:
+    def build_link_columns(self) -> LinkColumns:
         """Links of each class of replicas, one row a band (`bands`) and class; where zones are crossed, once more with
         perfect links between stages.
         """
@@ -423,10 +425,10 @@ class PlacedStrategy:
                     rates.append((at, rate))
                     rates_back.append((at, self._estimate_boundary_tier(b, a)[0]))
                     latencies.append((at, late))
-        ring = self.crossings.ring_link(self.ring, self.ring_ranks) if self.ring else FREE
+        ring = self.crossings.get_ring_link(self.ring, self.ring_ranks) if self.ring else FREE
 
         def rows(values: Any) -> Floats:
-            # [B x K, S]: bands outside, as `PlacedStrategy.rows`; the further K rows have perfect links between stages
+            # [B x K, S]: bands outside, as in `repeat_rows`; the further K rows have perfect links between stages
             full = np.broadcast_to(values, shape)
             return np.concatenate([full.reshape(-1, s.pp), full[EXPECTED]]) if self.has_without_wan else full[EXPECTED]
 
@@ -449,7 +451,7 @@ class PlacedStrategy:
     def _estimate_boundary_tier(self, a: int, b: int) -> tuple[Floats, Floats]:
         """Rate of one rank and latency over the pair of zones, all ranks that cross it in this direction sharing it."""
         s = self.strategy
-        return self.crossings.boundary(a, b, self._senders[min(a, b), max(a, b)] * s.tp * s.cp)
+        return self.crossings.get_boundary(a, b, self._senders[min(a, b), max(a, b)] * s.tp * s.cp)
 
     @cached_part
     def _senders(self) -> Counter[tuple[int, int]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from crosszone.cost.profile import Profiles, stack_and_release
+from crosszone.cost.profile import Profiles, parse_stack
 from crosszone.cost.record import named
 from crosszone.errors import IllegalError, InvalidError, Notice
 from crosszone.inputs.frameworks import Framework
@@ -23,7 +23,7 @@ from crosszone.inputs.strategy import Strategy
 from crosszone.predict.breakdown import build_breakdown, find_bottleneck
 from crosszone.predict.evidence import collect_notices, list_operator_errors
 from crosszone.predict.placed_strategy import PlacedStrategy
-from crosszone.predict.prediction import Basis, Prediction, Record, Run, named_triple
+from crosszone.predict.prediction import Basis, Prediction, Record, Run, name_triple
 from crosszone.predict.predictor import Predictor
 from crosszone.predict.run import count_tokens_per_step, predict_run
 from crosszone.predict.step import check_step_length
@@ -82,7 +82,7 @@ def build_prediction(p: Predictor, language: str = "en", *, with_notices: bool =
     traffic, egress = build_traffic(p, breakdown)
     memory = p.memory
     run = predict_run(p.placed, p.framework.name, step_time, shares["compute"], egress)
-    tokens = named_triple("tokens_per_s", step_time.over(count_tokens_per_step(p.case.job)))
+    tokens = name_triple("tokens_per_s", step_time.over(count_tokens_per_step(p.case.job)))
     mfu, hfu = (step_time.over(flops / p.peak_flops) for flops in (p.model_flops, p.hardware_flops))
     notices = [*p.notices, *collect_notices(p, memory, egress)] if with_notices else []
     profile_of = {p.placed.groups[g].gpu: profile for g, profile in p.profile.items()}
@@ -94,10 +94,10 @@ def build_prediction(p: Predictor, language: str = "en", *, with_notices: bool =
         micro_batches=p.micro_batches,
         step_time_s=step_time,
         tokens_per_s=tokens,
-        tokens_per_s_per_gpu=named_triple("tokens_per_s_per_gpu", tokens.times(1.0 / gpus)),
-        tflops_per_gpu=named_triple("tflops_per_gpu", step_time.over(p.model_flops / gpus / 1e12)),
-        mfu=named_triple("mfu", mfu),
-        hfu=named_triple("hfu", hfu),
+        tokens_per_s_per_gpu=name_triple("tokens_per_s_per_gpu", tokens.times(1.0 / gpus)),
+        tflops_per_gpu=name_triple("tflops_per_gpu", step_time.over(p.model_flops / gpus / 1e12)),
+        mfu=name_triple("mfu", mfu),
+        hfu=name_triple("hfu", hfu),
         breakdown_s=breakdown,
         memory_gib=memory,
         communication=traffic,
@@ -147,13 +147,13 @@ def _build_predictor(
 ) -> Predictor:
     """The predictor of a placed strategy with the coefficients of its job's stack."""
     coefficients = profiles or Profiles.load()
-    stack, release = stack_and_release(placed.case.job.stack)
+    stack, release = parse_stack(placed.case.job.stack)
     return Predictor(
         name=name,
         placed=placed,
         framework=framework,
         profiles=coefficients,
-        stack=coefficients.stack_of(framework.name, stack),
+        stack=coefficients.select_stack(framework.name, stack),
         release=release,
         notices=tuple(notices),
     )

@@ -59,7 +59,7 @@ class Triple(Value):
         return Triple(low=number / self.high, expected=number / self.expected, high=number / self.low)
 
 
-def named_triple(name: str, triple: Triple) -> Triple:
+def name_triple(name: str, triple: Triple) -> Triple:
     """The same range under a name: `name` is the expected one, `name.low` and `name.high` its ends."""
     if not is_recording():
         return triple

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.cost.coefficients import Coefficients, band_factors
-from crosszone.cost.columns import model_columns, taken
-from crosszone.cost.memory import MemoryCoefficients, memory_coefficients
+from crosszone.cost.coefficients import Coefficients, compute_band_factors
+from crosszone.cost.columns import build_model_columns, select_columns
+from crosszone.cost.memory import MemoryCoefficients, read_memory_coefficients
 from crosszone.cost.profile import Profile, Profiles
 from crosszone.cost.record import named
 from crosszone.errors import InvalidError, Notice
@@ -25,19 +25,19 @@ from crosszone.inputs.rules import Case
 from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import (
     Batch,
+    build_stack_columns,
     build_work_columns,
     count_moe_layers,
     count_stage_layers,
     get_scalar,
     list_virtual_stage_layers,
-    stack_columns,
     sum_virtual_stages,
 )
 from crosszone.predict.local_update import predict_local_update_s
 from crosszone.predict.memory import predict_memory
 from crosszone.predict.parts import cached_part, select_parts
 from crosszone.predict.placed_strategy import BANDS, EXPECTED, PlacedStrategy
-from crosszone.predict.prediction import Figure, Memory, Triple, named_triple
+from crosszone.predict.prediction import Figure, Memory, Triple, name_triple
 from crosszone.predict.run import count_tokens_per_step, select_used_groups
 from crosszone.predict.step import SimulatedStep, bound_step_s, simulate_step
 from crosszone.schedule.orders import SPLITS_WEIGHT_GRAD
@@ -95,12 +95,12 @@ class Predictor:
         other = replace(self, name=name, placed=placed, notices=notices)
         other.parts.update(select_parts(self.parts, without=dropped))
         if not still and "batch" in self.parts:
-            other.parts["batch"] = replace(self.batch, links=placed.link_columns())
+            other.parts["batch"] = replace(self.batch, links=placed.build_link_columns())
         return other
 
     @cached_part
     def batch(self) -> Batch:
-        """Columns of every class of replicas (rows as in `PlacedStrategy.link_columns`)."""
+        """Columns of every class of replicas (rows as in `PlacedStrategy.build_link_columns`)."""
         s, case, placed = self.strategy, self.case, self.placed
         settings = next(iter(self.profile.values())).settings
         rows = len(placed.replica_classes[0]) * (placed.bands + placed.has_without_wan)
@@ -108,13 +108,13 @@ class Predictor:
             case, self.framework.name, dp_stride=self.placement_stride, shard_ranks=placed.shard_ranks
         )
         if s.uneven:
-            work = replace(work, micro_batches=placed.rows(placed.class_micro_batches[:, None]) * 1.0)
+            work = replace(work, micro_batches=placed.repeat_rows(placed.class_micro_batches[:, None]) * 1.0)
         return Batch(
-            model=model_columns(case.model, vocab_multiple=self.framework.vocab_multiple, tp=s.tp),
+            model=build_model_columns(case.model, vocab_multiple=self.framework.vocab_multiple, tp=s.tp),
             work=work,
-            gpu=placed.gpu_columns(),
-            stack=stack_columns(settings, self.profiles.release_age(self.stack, self.release)),
-            links=placed.link_columns(),
+            gpu=placed.build_gpu_columns(),
+            stack=build_stack_columns(settings, self.profiles.compute_release_age(self.stack, self.release)),
+            links=placed.build_link_columns(),
             counts=np.broadcast_to(count_stage_layers(case), (rows, s.pp)),
             moe_counts=np.broadcast_to(
                 sum_virtual_stages(s, count_moe_layers(case.model, list_virtual_stage_layers(case))), (rows, s.pp)
@@ -140,12 +140,12 @@ class Predictor:
             (k,) = kinds.values()
             return k
         group_KS = self.placed.group[:, self.placed.replica_classes[0], 0, 0].T
-        return taken({g: p.coefficients for g, p in self.profile.items()}, self.placed.rows(group_KS))
+        return select_columns({g: p.coefficients for g, p in self.profile.items()}, self.placed.repeat_rows(group_KS))
 
     @cached_part
     def memory_coefficients(self) -> MemoryCoefficients:
         """Of the stack."""
-        return memory_coefficients(self.stack)
+        return read_memory_coefficients(self.stack)
 
     @cached_part
     def step(self) -> SimulatedStep:
@@ -202,7 +202,7 @@ class Predictor:
     def factors(self) -> tuple[float, float]:
         """Low and high factor of the profile's own error; the widest of the profiles in use."""
         bands = [
-            band_factors(
+            compute_band_factors(
                 moe=self.case.model.moe is not None, gpu_measured=p.gpu_measured, stack_measured=p.stack_measured
             )
             for p in self.profile.values()
@@ -218,7 +218,7 @@ class Predictor:
         triple = Triple(
             low=min(low, expected) * self.factors[0], expected=expected, high=max(high, expected) * self.factors[1]
         )
-        return named_triple("step_time_s", triple)
+        return name_triple("step_time_s", triple)
 
     def timeline(self, language: str = DEFAULT_LANGUAGE) -> Timeline:
         """One step of the slowest replica: stages, links, reductions, updates; the last span ends with it. [S10]"""
@@ -231,7 +231,7 @@ class Predictor:
         zone_of_stage = self.placed.zone[:, self.placed.replica_classes[0][self.slowest], 0, 0].tolist()
         zones = tuple(self.placed.cluster.zones[zone].name for zone in zone_of_stage)
         names = tuple(label("lane_stage", language, stage=stage, zone=zone) for stage, zone in enumerate(zones))
-        run = step.pipelines.alone(row)
+        run = step.pipelines.simulate_row(row)
         timeline = build_timeline(run, names)
         timeline = replace(timeline, lanes=tuple(_shorten_link_name(lane, zones, language) for lane in timeline.lanes))
         ready = run.gradients_ready_s.reshape(s.pp, -1).max(axis=-1)

@@ -14,8 +14,8 @@ Recorded inputs: a prediction recorded from the numbers that a user types, every
 
 `record_prediction` begins at the columns of a batch, which is what an explanation wants. A workbook whose inputs can be
 changed has to begin earlier: one width sets several columns, one datasheet the columns of many stages. The functions
-that make columns (`model_columns`, `group_columns`, `PlacedStrategy.link_columns`) are the same; only what they read is
-recorded.
+that make columns (`build_model_columns`, `build_group_columns`, `PlacedStrategy.build_link_columns`) are the same; only
+what they read is recorded.
 The pipeline is worked through pass by pass where it is short enough; else its times go in as simulated.
 """
 
@@ -30,20 +30,20 @@ from typing import Any, TypeVar
 import numpy as np
 
 from crosszone.cost.collectives import CollectiveCost
-from crosszone.cost.columns import GpuColumns, model_columns, taken
+from crosszone.cost.columns import GpuColumns, build_model_columns, select_columns
 from crosszone.cost.record import Recorded, Tape, named, recording
 from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS
-from crosszone.cost.wan import zone_exchange
+from crosszone.cost.wan import estimate_zone_exchange
 from crosszone.inputs.cluster import NodeGroup
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.job import find_compute_path, state_bytes
 from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.model import Model
 from crosszone.predict.batch import (
+    build_group_columns,
     build_work_columns,
     compute_bucket_bytes,
     count_grad_comm_bytes,
-    group_columns,
     list_virtual_stage_layers,
 )
 from crosszone.predict.parts import select_parts
@@ -123,12 +123,12 @@ class RecordedScenario(RecordedPrediction):
 class _RecordedPlacement(PlacedStrategy):
     """A placed strategy whose GPUs and links are recorded."""
 
-    def gpu_columns(self) -> GpuColumns:
+    def build_gpu_columns(self) -> GpuColumns:
         """GPUs of each stage of each row, also where all are alike: each node group has inputs of its own."""
         columns: dict[int, GpuColumns] = self.parts["recorded_gpus"]
         if len(columns) == 1:
             return next(iter(columns.values()))
-        return taken(columns, self.rows(self.group[:, self.replica_classes[0], 0, 0].T))
+        return select_columns(columns, self.repeat_rows(self.group[:, self.replica_classes[0], 0, 0].T))
 
 
 class _Predictor(Predictor):
@@ -151,9 +151,11 @@ class _Crossings(Crossings):
     def _nic(self) -> Any:
         return self.nic_bytes_per_s
 
-    def exchange(self, size_bytes: Any, ring: tuple[int, ...], ranks: int) -> CollectiveCost:
+    def estimate_exchange(self, size_bytes: Any, ring: tuple[int, ...], ranks: int) -> CollectiveCost:
         """What it takes until all zones of the ring hold the sum of so many bytes."""
-        return zone_exchange(size_bytes, self._select_paths(ring), self.transport, **self._ring_arguments(ring, ranks))
+        return estimate_zone_exchange(
+            size_bytes, self._select_paths(ring), self.transport, **self._list_ring_options(ring, ranks)
+        )
 
 
 @dataclass
@@ -165,7 +167,7 @@ class _Inputs:
     peaks: dict[tuple[str, str], Any] = field(default_factory=dict)
     datasheets: dict[str, Any] = field(default_factory=dict)
 
-    def model(self, model: Model) -> Model:
+    def record_model(self, model: Model) -> Model:
         """The model with recorded widths."""
         leaf = self.tape.leaf
         update: dict[str, Any] = {name: leaf(f"input.{name}", getattr(model, name)) for name in WIDTHS}
@@ -179,9 +181,9 @@ class _Inputs:
             update["moe"] = model.moe.model_copy(update=widths)
         return model.model_copy(update=update)
 
-    def group(self, number: int, group: NodeGroup) -> Any:
-        """A node group, as `group_columns` reads it, with a recorded datasheet and NIC."""
-        gpu, zone = group.gpu, self.p.placed.cluster.zones[self._zone_of(number)].name
+    def record_group(self, number: int, group: NodeGroup) -> Any:
+        """A node group, as `build_group_columns` reads it, with a recorded datasheet and NIC."""
+        gpu, zone = group.gpu, self.p.placed.cluster.zones[self._find_zone(number)].name
         # not NodeGroup and Gpu themselves: these check their fields, and a recorded number is no float
         return SimpleNamespace(
             gpu=self.datasheets.setdefault(gpu.name, self._record_datasheet(gpu)),
@@ -192,7 +194,7 @@ class _Inputs:
             domain=group.domain,
         )
 
-    def _zone_of(self, number: int) -> int:
+    def _find_zone(self, number: int) -> int:
         counts = np.cumsum([len(zone.nodes) for zone in self.p.placed.cluster.zones])
         return int(np.searchsorted(counts, number, side="right"))
 
@@ -215,7 +217,7 @@ class _Inputs:
             pcie=SimpleNamespace(gb_per_s=leaf("pcie_gb_per_s", gpu.pcie.gb_per_s)),
         )
 
-    def link(self, link: ZoneLink) -> ZoneLink:
+    def record_link(self, link: ZoneLink) -> ZoneLink:
         """A link between zones with recorded rates and expected round trip; its band is only looked at there."""
         forward, back = (f"{a} > {b}" for a, b in (link.between, link.between[::-1]))
         leaf = self.tape.leaf
@@ -231,7 +233,7 @@ class _Inputs:
         }
         return replace(link, rtt_ms=rtt, flow_gbps=cap, **rates)
 
-    def coefficients(self) -> Any:
+    def record_coefficients(self) -> Any:
         """Coefficients of each GPU profile in use, for every row and stage."""
         p = self.p
         distinct: dict[int, Any] = {}
@@ -245,7 +247,7 @@ class _Inputs:
             of_group[number] = distinct[key]
         if len(distinct) == 1:
             return next(iter(distinct.values()))
-        return taken(of_group, p.placed.rows(p.placed.group[:, p.placed.replica_classes[0], 0, 0].T))
+        return select_columns(of_group, p.placed.repeat_rows(p.placed.group[:, p.placed.replica_classes[0], 0, 0].T))
 
 
 def record_scenario(p: Predictor, *, most_passes: int) -> RecordedScenario:
@@ -257,17 +259,17 @@ def record_scenario(p: Predictor, *, most_passes: int) -> RecordedScenario:
         placed = _record_placed(inputs)
         other = _Predictor(**{f.name: getattr(p, f.name) for f in fields(Predictor) if f.init} | {"placed": placed})
         other.parts.update({name: getattr(p, name) for name in KNOWN} | {"plain": p})
-        k = inputs.coefficients()
+        k = inputs.record_coefficients()
         batch = replace(
             p.batch,
             model=_name_columns(
                 "model",
-                model_columns(placed.case.model, vocab_multiple=p.framework.vocab_multiple, tp=p.strategy.tp),
+                build_model_columns(placed.case.model, vocab_multiple=p.framework.vocab_multiple, tp=p.strategy.tp),
             ),
             work=_name_columns("work", _record_work_columns(placed, p)),
-            gpu=_name_columns("gpu", placed.gpu_columns()),
+            gpu=_name_columns("gpu", placed.build_gpu_columns()),
             stack=_name_columns("stack", p.batch.stack),
-            links=_name_columns("links", placed.link_columns()),
+            links=_name_columns("links", placed.build_link_columns()),
         )
         for (gpu, path), peak in inputs.peaks.items():
             tape.given[f"peak_of({gpu}, {path})"] = peak
@@ -302,11 +304,11 @@ def _record_placed(inputs: _Inputs) -> _RecordedPlacement:
     else:  # the passes laid out are so many: the batch follows the micro-batch
         batch = named("work.global_batch", float(unrecorded.micro_batches.sum()) * micro_batch)
     changed: dict[str, Any] = {"seq_len": seq, "global_batch": batch}
-    case = replace(p.case, model=inputs.model(p.case.model), job=job.model_copy(update=changed))
-    links = {pair: inputs.link(link) for pair, link in unrecorded.links.items()} if unrecorded.crosses else {}
+    case = replace(p.case, model=inputs.record_model(p.case.model), job=job.model_copy(update=changed))
+    links = {pair: inputs.record_link(link) for pair, link in unrecorded.links.items()} if unrecorded.crosses else {}
     path = find_compute_path(job)
-    groups = {g: inputs.group(g, unrecorded.groups[g]) for g in unrecorded.groups_in_use}
-    columns = {g: group_columns(group, path, unrecorded.nodes) for g, group in groups.items()}
+    groups = {g: inputs.record_group(g, unrecorded.groups[g]) for g in unrecorded.groups_in_use}
+    columns = {g: build_group_columns(group, path, unrecorded.nodes) for g, group in groups.items()}
     crossings = None
     if unrecorded.crosses:
         nics = [

@@ -17,7 +17,7 @@ from crosszone.inputs.job import Job, state_bytes
 from crosszone.inputs.parameters import parameters
 from crosszone.inputs.shipped import read_shipped
 from crosszone.predict.placed_strategy import PlacedStrategy
-from crosszone.predict.prediction import Figure, Goodput, Run, Triple, named_triple
+from crosszone.predict.prediction import Figure, Goodput, Run, Triple, name_triple
 
 HOUR_S, DAY_S, GB = 3600.0, 86400.0, 1e9
 
@@ -60,7 +60,7 @@ def predict_run(
             goodput=good,
         )
     steps = named("run.steps", _count_steps(job))
-    days = named_triple("run.days", step_s.times(steps / DAY_S / good.share))
+    days = name_triple("run.days", step_s.times(steps / DAY_S / good.share))
     hours = days.times(24.0)
     gpus = sum(_count_gpus(*group) for group in used)
     out = sum_usd_egress(placed, egress, steps)
@@ -74,16 +74,16 @@ def predict_run(
             high=hours.high * price + (out or 0.0),
         )
     )
-    kwh = None if kilowatt is None else named_triple("run.kwh", hours.times(kilowatt))
+    kwh = None if kilowatt is None else name_triple("run.kwh", hours.times(kilowatt))
     grams = _average_grams_per_kwh(used, busy_share)
     return Run(
         steps=job.steps,
         days=days,
-        gpu_hours=named_triple("run.gpu_hours", hours.times(gpus)),
-        usd=usd and named_triple("run.usd", usd),
+        gpu_hours=name_triple("run.gpu_hours", hours.times(gpus)),
+        usd=usd and name_triple("run.usd", usd),
         usd_egress=out,
         kwh=kwh,
-        co2_kg=None if kwh is None or grams is None else named_triple("run.co2_kg", kwh.times(grams / 1000.0)),
+        co2_kg=None if kwh is None or grams is None else name_triple("run.co2_kg", kwh.times(grams / 1000.0)),
         usd_per_hour=price,
         kw=kilowatt,
         goodput=good,
@@ -180,11 +180,11 @@ def get_usd_per_gpu_hour(group: NodeGroup) -> float | None:
 
 def _sum_kilowatt(used: Used, busy_share: float) -> float | None:
     """Power of the GPUs in use with their hosts and sites. [E3]"""
-    parts = [group_kilowatt(zone, group, count, busy_share) for zone, group, count in used]
+    parts = [compute_group_kilowatt(zone, group, count, busy_share) for zone, group, count in used]
     return None if any(part is None for part in parts) else sum(part for part in parts if part is not None)
 
 
-def group_kilowatt(zone: Zone, group: NodeGroup, count: int, busy_share: Figure) -> Figure | None:
+def compute_group_kilowatt(zone: Zone, group: NodeGroup, count: int, busy_share: Figure) -> Figure | None:
     """Power of so many GPUs of a group with their hosts and site; None where the board power is not known. [E3]"""
     if group.gpu.tdp_w is None:
         return None
@@ -204,7 +204,7 @@ def _average_grams_per_kwh(used: Used, busy_share: float) -> float | None:
     grams = power = 0.0
     for zone, group, count in used:
         zone_grams = named("grid_carbon", get_grams_per_kwh(zone), zone=zone.name)
-        part = group_kilowatt(zone, group, count, busy_share)
+        part = compute_group_kilowatt(zone, group, count, busy_share)
         if zone_grams is None or part is None:
             return None
         grams, power = grams + zone_grams * part, power + part

@@ -22,12 +22,12 @@ from crosszone.cost.replicas import (
     Exchange,
     Replicas,
     StageParameters,
-    exchange,
+    count_stage_parameters,
+    estimate_exchange,
+    group_replicas,
     optimizer_s,
-    replicas,
-    stage_parameters,
 )
-from crosszone.cost.stages import StageCost, StageLayers, stage_layers
+from crosszone.cost.stages import StageCost, StageLayers, build_stage_layers
 from crosszone.cost.tiers import Tier
 from crosszone.errors import Notice
 from crosszone.inputs.strategy import Strategy
@@ -106,16 +106,16 @@ def build_stage_passes(batch: Batch, k: Coefficients, layer: LayerCost | None = 
     w, g, m = batch.work, batch.gpu, batch.model
     cost = layer or LayerCost(m, w, g, batch.stack, k, batch.measured)
     kinds = (m.first_dense, m.moe_every, m.moe_layers)
-    layers = stage_layers(batch.counts, *kinds, batch.repeats, w.v_shaped, batch.moe_counts)
+    layers = build_stage_layers(batch.counts, *kinds, batch.repeats, w.v_shaped, batch.moe_counts)
     per = StageCost(cost, layers)
     present = layers.layers > 0
     (send_bytes, send_back_bytes), (send, send_back), inside = _estimate_sends(batch, cost, k)
     passed, passed_back, piped, latency = _estimate_waits(batch, k, send, send_back, inside)
-    out, into = _share_of_sends(layers, w.interleave)
-    sends, sends_back = out * passed, into * before(passed_back)
+    out, into = _compute_send_shares(layers, w.interleave)
+    sends, sends_back = out * passed, into * shift_to_next_stage(passed_back)
     both = as_array(batch.stack.p2p_both_ends)
     if np.any(both > 0):  # what arrives holds a stage too: from the one before forward, from the next one backward
-        sends, sends_back = sends + both * into * before(passed), sends_back + both * out * passed_back
+        sends, sends_back = sends + both * into * shift_to_next_stage(passed), sends_back + both * out * passed_back
     return Passes(
         layer=cost,
         cost=per,
@@ -145,9 +145,9 @@ def build_stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = N
     w, links = batch.work, batch.links
     p = build_stage_passes(batch, k, layer)
     cost, per, present = p.layer, p.cost, p.layers.layers > 0
-    params_per_rank = stage_parameters(batch.model, w, p.layers)
-    group = replicas(cost, links)
-    sent = exchange(cost, params_per_rank, group, links, batch.repeats)
+    params_per_rank = count_stage_parameters(batch.model, w, p.layers)
+    group = group_replicas(cost, links)
+    sent = estimate_exchange(cost, params_per_rank, group, links, batch.repeats)
     # in a pipeline ZeRO 2 and 3 are charged once a step [X7]: FSDP keeps a stage gathered until its last micro-batch
     alone = as_array(w.pp) == 1
     each_gather = alone & (as_array(w.zero) >= 3)
@@ -190,7 +190,7 @@ def build_stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = N
     )
 
 
-def _share_of_sends(layers: StageLayers, chunks: Numbers) -> tuple[Numbers, Numbers]:
+def _compute_send_shares(layers: StageLayers, chunks: Numbers) -> tuple[Numbers, Numbers]:
     """Share of the sends of a stage that there are: forward all but from the last, backward all but from the first.
 
     With several virtual stages the last stage goes on to the first for all but its last one.
@@ -201,7 +201,7 @@ def _share_of_sends(layers: StageLayers, chunks: Numbers) -> tuple[Numbers, Numb
     return named("sends_out", out), named("sends_back", into)
 
 
-def before(values: Numbers) -> Numbers:
+def shift_to_next_stage(values: Numbers) -> Numbers:
     """Each stage's figure of the boundary before it, which for the first is the one after the last."""
     return np.roll(values, 1, axis=-1) if np.ndim(values) and np.shape(values)[-1] > 1 else values
 
@@ -226,7 +226,9 @@ def _estimate_sends(batch: Batch, cost: LayerCost, k: Coefficients) -> tuple[Pai
     latency_s, chunk_bytes = k.p2p_message_s, size / w.interleave
     if batch.measured is not None:
         near = Group(2.0, np.where(fast > 0, 1.0, batch.gpu.node_gpus), batch.gpu)
-        _, (timed, timed_latency_s) = batch.measured.tier(("send_recv",), near, chunk_bytes, Tier(inside, latency_s))
+        _, (timed, timed_latency_s) = batch.measured.find_tier(
+            ("send_recv",), near, chunk_bytes, Tier(inside, latency_s)
+        )
         # fast 2: the boundary may lie in a node, a bound; and between zones nothing was timed
         some = (fast < 2) & ~np.isfinite(links.boundary_bytes_per_s)
         inside, latency_s = np.where(some, timed, inside), np.where(some, timed_latency_s, latency_s)
@@ -278,7 +280,7 @@ def step_s(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> Num
     """Seconds of the step of each strategy, by the quick bound of its pipeline: never above the simulated one. [V3]"""
     t = build_stage_times(batch, k, layer)
     longest, ready_bound_s = pipeline_bounds_s(batch, t)
-    return bounded_s(t, select_largest(longest), ready_bound_s)
+    return sum_bound_s(t, select_largest(longest), ready_bound_s)
 
 
 def passes_s(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> Numbers:
@@ -327,7 +329,7 @@ def _has_even_chunks(batch: Batch) -> Numbers:
     return np.where((as_array(w.v_shaped) > 0) | (unlike & (as_array(w.interleave) > 1)), 0.0, 1.0)
 
 
-def bounded_s(t: StageTimes, span: Numbers, ready_s: Numbers) -> Numbers:
+def sum_bound_s(t: StageTimes, span: Numbers, ready_s: Numbers) -> Numbers:
     """The step where its pipeline takes at least `span`, and each stage's gradients are whole at `own` or later."""
     late = (as_array(t.layer.work.splits_weight_grad) > 0) | (as_array(t.layer.work.fills) == 0)
     first = as_array(t.layers.first) > 0
@@ -358,7 +360,7 @@ class Pipelines:
     ready_s: Floats
     """When each stage's gradients are whole: [rows, stages]."""
 
-    def alone(self, row: int) -> Simulation:
+    def simulate_row(self, row: int) -> Simulation:
         """The whole simulation of one row."""
         times = {name: values[row] for name, values in self.columns.items()}
         return simulate(self.schedule, micro_batches=int(self.micro_batches[row]), **self.size, **times)
@@ -433,7 +435,7 @@ def bound_step_s(batch: Batch, chunks: Numbers, strategy: Strategy, k: Coefficie
         counts = _count_micro_batches(batch, len(t.forward))
         tight = bound_makespan_s(strategy.pipeline_schedule, micro_batches=counts, **size, **columns)
         span = np.maximum(span, tight[:, None])
-    bound_s: Floats = bounded_s(t, span, ready_bound_s)
+    bound_s: Floats = sum_bound_s(t, span, ready_bound_s)
     return bound_s
 
 
@@ -556,7 +558,7 @@ def _split_into_chunks(
         return t.forward[:, :, None], t.backward[:, :, None], np.zeros((1, 1, 1))
     in_order = list_stages_in_order(strategy.pipeline_schedule, stages, parts)
     gpu, own_k = _reorder_columns(batch.gpu, in_order), _reorder_columns(k, in_order)
-    layers = stage_layers(
+    layers = build_stage_layers(
         np.atleast_2d(np.asarray(chunks, dtype=float)),
         batch.model.first_dense,
         batch.model.moe_every,

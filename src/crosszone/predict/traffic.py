@@ -93,7 +93,7 @@ def _count_tensor(p: Predictor, exposed: float) -> list[Traffic]:
     One more forward on the first stage (embedding) and one backward on the last (head). [X1]
     """
     t, w, m = p.step.times, p.batch.work, p.batch.model
-    count = named("calls_of_layer", (1 if p.case.model.parallel_residual else 2) * (1 + _recompute_factor(p)) + 2)
+    count = named("calls_of_layer", (1 if p.case.model.parallel_residual else 2) * (1 + _get_recompute_factor(p)) + 2)
     stage = find_slowest_stage(p)
     layers, first, last = (get_cell(x, p.row, stage) for x in (t.layers.layers, t.layers.first, t.layers.last))
     calls = named("micro_batches_of_replica", p.row_micro_batches) * (count * layers + first + last)
@@ -105,7 +105,7 @@ def _count_context(p: Predictor, exposed: float) -> list[Traffic]:
     """Keys and values of every layer round the ring, their gradients back, and once more where recomputed. [X4]"""
     w, cost = p.batch.work, p.step.times.layer.context
     stage = find_slowest_stage(p)
-    passes = 1.0 + CONTEXT_BACKWARD + _recompute_factor(p)
+    passes = 1.0 + CONTEXT_BACKWARD + _get_recompute_factor(p)
     layers = get_cell(p.step.times.layers.layers, p.row, stage)
     calls = passes * named("micro_batches_of_replica", p.row_micro_batches) * layers
     all_calls = passes * p.batch.model.layers * w.tp * w.cp * _count_micro_batches(p)
@@ -141,7 +141,7 @@ def _count_expert(p: Predictor, exposed: float) -> list[Traffic]:
     if p.case.model.moe is None:
         return []
     stage = find_slowest_stage(p)
-    passes = 2.0 + _recompute_factor(p)
+    passes = 2.0 + _get_recompute_factor(p)
     times = passes * named("micro_batches_of_replica", p.row_micro_batches)
     every = passes * m.moe_layers * w.tp * w.cp * _count_micro_batches(p)
     cost, layers = layer.all_to_all, p.step.times.layers.moe
@@ -161,13 +161,13 @@ def _count_expert(p: Predictor, exposed: float) -> list[Traffic]:
     ]
 
 
-def _recompute_factor(p: Predictor) -> float:
+def _get_recompute_factor(p: Predictor) -> float:
     """Forward exchanges of a layer that full recomputation does once more."""
     return 1.0 if p.strategy.recompute == "full" else 0.0
 
 
 @dataclass
-class _Way:
+class _LinkTotals:
     """What adds up on one link."""
 
     size: Any = 0.0
@@ -182,7 +182,7 @@ def _count_pipeline(p: Predictor, exposed: float, egress: Egress) -> list[Traffi
     s, placed, t = p.strategy, p.placed, p.step.times
     zones, names = placed.zone[:, :, 0, 0].tolist(), [zone.name for zone in placed.cluster.zones]
     w = p.batch.work
-    ways: dict[str, _Way] = defaultdict(_Way)
+    totals: dict[str, _LinkTotals] = defaultdict(_LinkTotals)
     for stage in range(s.pp if placed.wraps else s.pp - 1):
         rounds = s.interleave - (stage == s.pp - 1)
         busiest: dict[str, tuple[Any, Any]] = {}
@@ -203,26 +203,26 @@ def _count_pipeline(p: Predictor, exposed: float, egress: Egress) -> list[Traffi
             else:
                 links = (placed.boundary_link(stage, int(replica)),) * 2
             for link, time, size in zip(links, times, sizes, strict=True):
-                ways[link].size += size
+                totals[link].size += size
                 busy, messages = per_link.get(link, (0.0, 0.0))
                 per_link[link] = busy + m * time, messages + m * rounds
                 if kind == p.slowest:
-                    ways[link].late_s += m * (time + late)
+                    totals[link].late_s += m * (time + late)
             busiest |= {link: max(busiest.get(link, seconds), seconds) for link, seconds in per_link.items()}
         for link, (busy, messages) in busiest.items():  # replicas send at the same time: those that take longest count
-            ways[link].busy_s += busy
-            ways[link].messages += messages
-    total = named("late_all", sum(direction.late_s for direction in ways.values())) or 1.0
+            totals[link].busy_s += busy
+            totals[link].messages += messages
+    total = named("late_all", sum(of_link.late_s for of_link in totals.values())) or 1.0
     return [
         Traffic(
             kind="pipeline",
             link=link,
-            bytes_per_step=direction.size,
-            messages=direction.messages,
-            busy_s=direction.busy_s,
-            exposed_s=exposed * named("late_here", direction.late_s, link=link) / total,
+            bytes_per_step=of_link.size,
+            messages=of_link.messages,
+            busy_s=of_link.busy_s,
+            exposed_s=exposed * named("late_here", of_link.late_s, link=link) / total,
         )
-        for link, direction in ways.items()
+        for link, of_link in totals.items()
     ]
 
 
@@ -267,7 +267,7 @@ def _count_replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -
     rows = []
     for kind, exchange in kinds.items():  # what goes with every micro-batch shares the time it is exposed for
         part = every[kind] / (sum(every.values()) or 1.0) if zero >= 3 else float(kind == "gradients")
-        rows += exchange.traffic(p, kind, breakdown[kind] + breakdown["sharding"] * part, egress)
+        rows += exchange.build_rows(p, kind, breakdown[kind] + breakdown["sharding"] * part, egress)
     return rows
 
 
@@ -292,7 +292,7 @@ class _Exchange:
         """All of a step."""
         return self.inside_s + self.wan_messages * self.wan_s
 
-    def traffic(self, p: Predictor, kind: Kind, exposed: float, egress: Egress) -> list[Traffic]:
+    def build_rows(self, p: Predictor, kind: Kind, exposed: float, egress: Egress) -> list[Traffic]:
         """Its rows: inside the zones, and over every edge of the ring of zones."""
         placed, w = p.placed, p.batch.work
         across = self.wan_messages * self.wan_s

@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
-from crosszone.cost.tiers import figure
+from crosszone.cost.tiers import read_figure
 from crosszone.errors import InvalidError, MachineError, Notice
 from crosszone.inputs.catalogue import get_catalogue
 from crosszone.inputs.catalogue.entries import OWN_SOURCE
@@ -222,7 +222,7 @@ def _find_rate_in_zone(id: str, environments: Mapping[str, Environment], links: 
 
 def _add_headers(gbps: float) -> float:
     """The rate with packet headers, as scenarios state it, from a measured rate of payload."""
-    return round(gbps / figure("tcp", "efficiency"), 6)
+    return round(gbps / read_figure("tcp", "efficiency"), 6)
 
 
 def _merge_zone_links(

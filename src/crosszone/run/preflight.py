@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from crosszone.cost.tiers import figure
+from crosszone.cost.tiers import read_figure
 from crosszone.errors import InvalidError, Level, MachineError, Notice, UnknownNameError
 from crosszone.inputs.catalogue import get_catalogue
 from crosszone.inputs.dataset import Dataset
@@ -570,7 +570,7 @@ def _list_pairs(subject: PreflightSubject) -> Iterator[AssumedLink]:
     for id in reachable:
         by_zone.setdefault(subject.environments[id].zone, []).append(id)
     cluster = subject.work.plan.cluster if len(by_zone) > 1 else None
-    efficiency = figure("tcp", "efficiency")
+    efficiency = read_figure("tcp", "efficiency")
     for (first, second), link in (build_zone_links(cluster) if cluster else {}).items():
         names = [cluster.zones[index].name for index in (first, second)] if cluster else []
         ends = [by_zone.get(name, []) for name in names]

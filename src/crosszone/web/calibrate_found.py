@@ -179,7 +179,7 @@ def values_of(profile: OwnProfile, stack: str | None = None) -> tuple[ValueRow, 
     beside = stack or next(iter((*profile.for_stacks, *profile.stacks)), GENERIC)
     rows = []
     for name, coefficients in profile.gpus.items():
-        family = now.gpu_profile(catalogue().gpu(name))[0]
+        family = now.find_family(catalogue().gpu(name))[0]
         rows += _rows(name, coefficients, now.coefficients([family], [beside]))
     for name, coefficients in profile.stacks.items():
         rows += _rows(name, coefficients, now.coefficients([GENERIC], [name]))

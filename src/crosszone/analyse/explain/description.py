@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from typing import Any, Literal, NamedTuple
 
 from crosszone.cost.expression import RecordedEntry
-from crosszone.cost.memory import memory_entries
+from crosszone.cost.memory import read_memory_entries
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.cluster import NodeGroup, Zone
 from crosszone.inputs.gpu import Gpu
@@ -321,13 +321,13 @@ class Descriptions:
     def _from_coefficient(self, cell: RecordedEntry, rule: MatchedRule, _: Mapping[str, str]) -> NumberSource:
         profile, names = self.p.profile[self._get_group_number(*self.locate(cell))], self.p.profiles
         name = rule.groups[0]
-        homes = names.homes_of(profile.family, profile.stack)
+        homes = names.iterate_homes(profile.family, profile.stack)
         place = next(names.place[home, name] for home in homes if (home, name) in names.place)
         entry = names.entries[place]
         return NumberSource("profile", f"{names.names[place][0]} ({entry['origin']})", float(entry["error"]))
 
     def _from_memory_coefficient(self, _: RecordedEntry, rule: MatchedRule, __: Mapping[str, str]) -> NumberSource:
-        entry = memory_entries(self.p.stack)[rule.groups[0]]
+        entry = read_memory_entries(self.p.stack)[rule.groups[0]]
         error = entry.get("error")
         where = f"memory, {self.p.stack} ({entry['origin']})"
         return NumberSource("profile", where, None if error is None else float(error))

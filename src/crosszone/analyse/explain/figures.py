@@ -29,7 +29,7 @@ from crosszone.analyse.explain.description import (
     render_words,
 )
 from crosszone.analyse.explain.formulas import TRAFFIC, find_formula
-from crosszone.cost.expression import Expression, RecordedEntry, Term, expression
+from crosszone.cost.expression import Expression, RecordedEntry, Term, build_expression
 from crosszone.cost.record import Recorded, named, recording
 from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.predict.prediction import Prediction, Triple
@@ -205,7 +205,7 @@ def explain(p: Predictor, prediction: Prediction, figure: str, language: str = D
 
 def render_worked(p: Predictor, name: str) -> str:
     """The expression of a named number with the numbers put in."""
-    return expression(RecordedEntry(_get_recorded(p).tape.names[name], ())).worked
+    return build_expression(RecordedEntry(_get_recorded(p).tape.names[name], ())).worked
 
 
 def _get_recorded(p: Predictor) -> RecordedPrediction:
@@ -230,7 +230,7 @@ class _Opened:
             raise InvalidError(Notice(code="figure_unknown", field="figure", value=figure))
         cell, words = opened
         rule = find_rule(cell.node.name or "").rule
-        written = expression(cell, self.descriptions.make_symbol)
+        written = build_expression(cell, self.descriptions.make_symbol)
         low, high = self._build_ends(figure)
         text = find_formula(self._find_formula(cell))
         return Explanation(

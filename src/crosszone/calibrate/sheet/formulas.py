@@ -20,7 +20,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from crosszone.cost.expression import Index, RecordedEntry, entries_along, gathered_entry, operand_entry
+from crosszone.cost.expression import (
+    Index,
+    RecordedEntry,
+    find_gathered_entry,
+    find_operand_entry,
+    iterate_reduced_entries,
+)
 from crosszone.cost.record import GATHER, Recorded, Tape, plain
 
 UNLIMITED = 1e300
@@ -164,23 +170,25 @@ class FormulaCells:
             case "leaf" | "constant":
                 return []
             case "where" | "choose":
-                test = operand_entry(x.args[0], at)
+                test = find_operand_entry(x.args[0], at)
                 if self._is_live(test[0]) and _make_key(*test) not in self._terms:
                     return [test]
                 branch = self._select_branch(x, at)
-                entries = [branch] if branch is not None else [test, *(operand_entry(arg, at) for arg in x.args[1:])]
+                entries = (
+                    [branch] if branch is not None else [test, *(find_operand_entry(arg, at) for arg in x.args[1:])]
+                )
             case "multiply" | "and":
-                entries = [operand_entry(arg, at) for arg in x.args]
+                entries = [find_operand_entry(arg, at) for arg in x.args]
                 if self._has_settled_zero(entries):
                     return []
             case op if op in ("sum", "largest", "argmax", "cumsum"):
                 entries = list(_iterate_reduced(x, at))
             case op if op == GATHER:
-                entries = [gathered_entry(x, at)]
+                entries = [find_gathered_entry(x, at)]
             case "same":
                 entries = [(x.args[0], at)]
             case _:
-                entries = [operand_entry(arg, at) for arg in x.args]
+                entries = [find_operand_entry(arg, at) for arg in x.args]
         return [entry for entry in entries if isinstance(entry[0], Recorded)]
 
     def _has_settled_zero(self, entries: Sequence[tuple[Any, Index]]) -> bool:
@@ -189,13 +197,13 @@ class FormulaCells:
 
     def _select_branch(self, x: Recorded, at: Index) -> tuple[Any, Index] | None:
         """The branch that is taken whatever the inputs are; None: they decide."""
-        test, index = operand_entry(x.args[0], at)
+        test, index = find_operand_entry(x.args[0], at)
         if self._is_live(test) and self._terms[_make_key(test, index)].live:
             return None
         value = np.asarray(plain(test))[index]
         if x.op == "choose":
-            return operand_entry(x.args[1 + int(value)], at)
-        return operand_entry(x.args[1 if value else 2], at)
+            return find_operand_entry(x.args[1 + int(value)], at)
+        return find_operand_entry(x.args[1 if value else 2], at)
 
     def _get_term(self, entry: tuple[Any, Index]) -> FormulaTerm:
         node, at = entry
@@ -211,18 +219,18 @@ class FormulaCells:
             case "where" | "choose":
                 return self._write_conditional(x, at)
             case op if op == GATHER:
-                return self._get_term(gathered_entry(x, at))
+                return self._get_term(find_gathered_entry(x, at))
             case "same":
                 return self._get_term((x.args[0], at))
             case "multiply" | "and":
-                entries = [operand_entry(arg, at) for arg in x.args]
+                entries = [find_operand_entry(arg, at) for arg in x.args]
                 if self._has_settled_zero(entries):
                     return build_literal(value * 0 if x.op == "multiply" else False)
                 operands = [self._get_term(entry) for entry in entries]
             case op if op in ("sum", "largest", "argmax", "cumsum"):
                 operands = [self._get_term(entry) for entry in _iterate_reduced(x, at)]
             case _:
-                operands = [self._get_term(operand_entry(arg, at)) for arg in x.args]
+                operands = [self._get_term(find_operand_entry(arg, at)) for arg in x.args]
         live = any(operand.live for operand in operands)
         settled = not live and (not value or isinstance(value, bool | np.bool_))
         if settled or all(operand.literal for operand in operands):
@@ -234,8 +242,8 @@ class FormulaCells:
         branch = self._select_branch(x, at)
         if branch is not None:
             return self._get_term(branch)
-        test = self._get_term(operand_entry(x.args[0], at))
-        branches = [self._get_term(operand_entry(arg, at)) for arg in x.args[1:]]
+        test = self._get_term(find_operand_entry(x.args[0], at))
+        branches = [self._get_term(find_operand_entry(arg, at)) for arg in x.args[1:]]
         if len({term.text for term in branches}) == 1:
             return branches[0]
         if x.op == "choose" and len(branches) > MOST_CHOICES:
@@ -481,7 +489,7 @@ def _iterate_reduced(x: Recorded, at: Index) -> Iterator[tuple[Any, Index]]:
         axis %= len(at)
         yield from ((of, (*at[:axis], i, *at[axis + 1 :])) for i in range(at[axis] + 1))
         return
-    yield from entries_along(x, at)
+    yield from iterate_reduced_entries(x, at)
 
 
 def _wrap_text(term: FormulaTerm, strength: int) -> str:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from crosszone.analyse.answer import fill_best_plan
-from crosszone.cost.tiers import figure
+from crosszone.cost.tiers import read_figure
 from crosszone.deploy.deploy import build_bundle
 from crosszone.deploy.settings import LaunchSettings, TrainingSettings
 from crosszone.errors import InvalidError, MachineError, Notice
@@ -271,7 +271,7 @@ def _measure_links(
     total = network.read_counters()
     # Before that, connections are opened and parameters are sent to all: traffic that no later step has.
     steady = [row for row in samples if row[0] >= WARM_UP]
-    wire_factor = 1 / figure("tcp", "efficiency")
+    wire_factor = 1 / read_figure("tcp", "efficiency")
     links = []
     for link in cluster.links:
         forward, backward = (link.between, link.gbps), (link.between[::-1], link.gbps_back or link.gbps)

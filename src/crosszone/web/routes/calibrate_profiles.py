@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from crosszone.cost import own_profiles
 from crosszone.cost.coefficients import Coefficient
-from crosszone.cost.own_profiles import OwnProfile, named
+from crosszone.cost.own_profiles import OwnProfile, read_named
 from crosszone.cost.profile import Profiles
 from crosszone.errors import InputError, InvalidError, RequestError
 from crosszone.inputs.value import Value, parse
@@ -117,7 +117,7 @@ class SaveProfileBody(BaseModel):
     def build_profile(self) -> OwnProfile:
         """The profile; an `InputError` names what is wrong with it."""
         if self.text is not None:
-            profile = own_profiles.parsed(self.text)
+            profile = own_profiles.parse_text(self.text)
             return profile if self.name is None else profile.replace(name=self.name)
         return parse(OwnProfile, {**(self.profile or {}), **({} if self.name is None else {"name": self.name})})
 
@@ -135,12 +135,12 @@ def list_profiles(language: Language) -> Json:
     """List own profiles with their errors, which one is the default, and operator errors by GPU."""
     default, notices = None, tuple[dict[str, Any], ...]()
     try:
-        default = own_profiles.default()
-        own_profiles.laid()
+        default = own_profiles.get_default()
+        own_profiles.get_overlay()
     except InputError as error:
         notices = _localize_error(error, language)
     # A file that cannot be read is listed with the reason: it can only be deleted by one who sees it.
-    rows = tuple(_build_own_row(path, default, language) for path in sorted(own_profiles.folder().glob("*.yaml")))
+    rows = tuple(_build_own_row(path, default, language) for path in sorted(own_profiles.get_folder().glob("*.yaml")))
     profiles = ProfileList(default=default, own=rows, operators=list_operator_rows(), notices=notices)
     return Json(profiles.model_dump(mode="json"))
 
@@ -171,16 +171,16 @@ def save_profile(body: SaveProfileBody) -> Json:
 def show_profile(name: ProfileName) -> Json:
     """Show an own profile with every value."""
     with map_store_errors():
-        return Json(named(name).model_dump(mode="json"))
+        return Json(read_named(name).model_dump(mode="json"))
 
 
 @router.get("/profiles/{name}/yaml", response_class=Response, responses={200: _YAML, **errors_documented(404)})
 def download_profile(name: ProfileName) -> Response:
     """Give an own profile as a file, which `crosszone --profile FILE predict` takes."""
     with map_store_errors():
-        profile = named(name)
+        profile = read_named(name)
     headers = build_attachment_header(profile.name, "yaml", "profile")
-    return Response(own_profiles.text_of(profile), media_type="application/yaml", headers=headers)
+    return Response(own_profiles.format_text(profile), media_type="application/yaml", headers=headers)
 
 
 @router.delete("/profiles/{name}", status_code=204, response_class=Response, responses=errors_documented(403, 404, 405))
@@ -200,13 +200,13 @@ def delete_profile(name: ProfileName) -> Response:
 def set_default_profile(body: DefaultProfileBody) -> Json:
     """Make an own profile the default of every prediction, or go back to the shipped values."""
     with map_store_errors(), _write_lock:
-        own_profiles.use(None if body.name is None else _check_usable(named(body.name)).name)
+        own_profiles.use(None if body.name is None else _check_usable(read_named(body.name)).name)
     return Json(body.model_dump())
 
 
 def _check_usable(profile: OwnProfile) -> OwnProfile:
     """The profile, once it is known that predictions can use it: its GPUs and stacks exist."""
-    Profiles.shipped().with_own(profile)
+    Profiles.load_shipped().with_own(profile)
     return profile
 
 
@@ -217,7 +217,7 @@ def list_operator_rows() -> tuple[OperatorProfileRow, ...]:
     profiles = [(gpu, load_operator_profile(gpu)) for gpu in list_sampled_gpus()]
     return tuple(
         OperatorProfileRow(
-            gpu=gpu, source=profile.source, families=profile.summary(), coefficients=len(profile.coefficients)
+            gpu=gpu, source=profile.source, families=profile.summarize(), coefficients=len(profile.coefficients)
         )
         for gpu, profile in profiles
         if profile is not None

@@ -14,7 +14,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict, Field
 
-from crosszone.cost.description import ProfileDescription, ProfileSummary, described_profile, described_profiles
+from crosszone.cost.description import (
+    ProfileDescription,
+    ProfileSummary,
+    get_profile_description,
+    list_profile_descriptions,
+)
 from crosszone.errors import InputError, Notice, RequestError, UnknownNameError
 from crosszone.inputs.catalogue import KINDS, catalogue
 from crosszone.inputs.catalogue.describe import USUAL_LENGTH, describe_entry, list_figures
@@ -207,7 +212,7 @@ def delete_entry(kind: KindName, name: EntryName) -> dict[str, Any]:
 @router.get("/profiles", tags=["profiles"], response_model=list[ProfileSummary], responses=errors_documented())
 def list_profiles() -> tuple[ProfileDescription, ...]:
     """List all: common values, GPU families and software stacks."""
-    return described_profiles()
+    return list_profile_descriptions()
 
 
 @router.get("/profiles/{name}", tags=["profiles"], response_model=ProfileDescription, responses=errors_documented(404))
@@ -216,7 +221,7 @@ def show_profile(
 ) -> ProfileDescription:
     """Show one profile with each of its own coefficients."""
     try:
-        return described_profile(name)
+        return get_profile_description(name)
     except UnknownNameError as error:
         raise RequestError(404, *error.notices) from None
 
