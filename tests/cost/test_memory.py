@@ -17,7 +17,6 @@ from crosszone.calibrate.predicted import predict_runs
 from crosszone.calibrate.runs import MeasuredRun, read_doubtful, read_runs
 from crosszone.cost.columns import OFFLOAD, ModelColumns, StackColumns, WorkColumns, build_model_columns, join_columns
 from crosszone.cost.memory import (
-    GIB,
     MOMENTS,
     PARTS,
     MemoryCoefficients,
@@ -309,8 +308,6 @@ def test_offloaded_states_are_counted_on_the_host():
 def test_stages_that_do_not_exist_hold_nothing():
     found = memory("llama-2-7b", read_memory_coefficients("megatron-core"), 16, 16, 0, pp=2)
     assert found.total[2] == 0
-    assert found.peak == found.total[:2].max()
-    assert found.gib()["total"].tolist() == (found.total / GIB).tolist()
 
 
 DEGREES = st.sampled_from([1, 2, 4, 8])
@@ -354,9 +351,9 @@ def test_parts_add_up_and_less_recomputation_never_needs_less(given_: dict[str, 
         assert all((getattr(found, part) >= 0).all() for part in PARTS)
         assert found.total == pytest.approx(sum(getattr(found, part) for part in PARTS))
         less, more = (memory(name, k, *split, unfused=unfused, **(given_ | {"recompute": r})) for r in (2, 0))
-        assert less.peak <= more.peak * (1 + 1e-9)
+        assert less.total.max(axis=-1) <= more.total.max(axis=-1) * (1 + 1e-9)
         smaller = memory(name, k, *split, unfused=unfused, **(given_ | {"seq": given_["seq"] // 2}))
-        assert smaller.peak <= found.peak * (1 + 1e-9)
+        assert smaller.total.max(axis=-1) <= found.total.max(axis=-1) * (1 + 1e-9)
 
 
 @examples(25)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from crosszone.cost.record import as_array, named
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import (
@@ -143,6 +144,16 @@ class WorkColumns:
     """0 none, 1 optimizer states in host memory, 2 weights too."""
     overlap: Numbers
     """Share of what could hide that does, 0 to 1; nan: as the profile says."""
+
+    @property
+    def tokens(self) -> Numbers:
+        """Tokens of a micro-batch on one GPU, before sequence parallelism."""
+        return named("tokens", self.micro_batch * self.seq / self.cp)
+
+    @property
+    def unsplit_share(self) -> Numbers:
+        """Share of what tensor parallelism leaves whole that a GPU holds: 1/t with sequence parallelism."""
+        return np.where(as_array(self.sequence_parallel) > 0, 1.0 / self.tp, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -203,7 +203,7 @@ SELECTED = (
     "pcie_rate",
     "link_rate",
     "nic_rate",
-    "split",
+    "unsplit_share",
     "tp_exposed_s",
     "embedding_s",
     "head_s",
@@ -243,8 +243,7 @@ class LayerCost:
     ):
         self.model, self.work, self.gpu, self.stack, self.k = model, work, gpu, stack, k
         self.measured = measured
-        self.tokens = named("tokens", work.micro_batch * work.seq / work.cp)
-        """Tokens of a micro-batch on this GPU, before sequence parallelism."""
+        self.tokens = work.tokens
         # `matmul_s` counts 2 bytes a value, so that half of the real size is left to count here
         self.byte_s = k.tile / gpu.memory_bytes_per_s * work.dtype_bytes / 2.0
         self.memory_rate = named("rate.memory", k.memory * gpu.memory_bytes_per_s)
@@ -259,8 +258,7 @@ class LayerCost:
         """Bytes/s a GPU's share of the network reaches, less over many nodes. [X2]"""
         self.cast = np.where(as_array(work.path) < 16, k.cast, 0.0) * self.work.dtype_bytes
         """Bytes moved to quantise one value that goes into a linear layer."""
-        self.split = np.where(work.sequence_parallel > 0, 1.0 / work.tp, 1.0)
-        """Share of what tensor parallelism leaves whole that this GPU holds."""
+        self.unsplit_share = work.unsplit_share
         lanes = work.micro_batch * model.heads / work.tp
         self.plain_softmax = (as_array(stack.unfused) > 1) | ((as_array(stack.unfused) > 0) & (lanes % 4 != 0))
         """The fused softmax kernel wants a multiple of four score matrices; without it more and longer kernels run."""
@@ -380,9 +378,9 @@ class LayerCost:
         plainly_back = 2.0 * unfused_attention_s(*scores, named("score_bytes", BACKWARD_SCORE_BYTES / 2.0))
         unfused = (self.stack.unfused > 0) | (as_array(m.sinks) > 0)
         inner_width = query / t + 2 * key_value
-        passes_over = named("residual_passes", RESIDUAL_PASSES) * m.hidden * self.split
+        passes_over = named("residual_passes", RESIDUAL_PASSES) * m.hidden * self.unsplit_share
         traffic = self.work.dtype_bytes * tokens * (passes_over + 2.0 * inner_width)
-        written = k.written_out * m.written * self.work.dtype_bytes * tokens * m.hidden * self.split
+        written = k.written_out * m.written * self.work.dtype_bytes * tokens * m.hidden * self.unsplit_share
         cast = self.cast * tokens * (m.hidden + value / t)
         return _Parts(
             matmul=matmul,

@@ -105,16 +105,6 @@ class LayerMemory:
     """What is kept after the forward pass; the rest is recomputed."""
 
 
-def tokens_held(work: WorkColumns) -> Numbers:
-    """Tokens of a micro-batch on this GPU, before sequence parallelism."""
-    return named("tokens", work.micro_batch * work.seq / work.cp)
-
-
-def undivided(work: WorkColumns) -> Numbers:
-    """Share of what tensor parallelism leaves whole that a GPU holds: 1/t with sequence parallelism."""
-    return np.where(as_array(work.sequence_parallel) > 0, 1.0 / work.tp, 1.0)
-
-
 def estimate_layer_memory(
     m: ModelColumns, w: WorkColumns, stack: StackColumns, k: MemoryCoefficients
 ) -> tuple[LayerMemory, LayerMemory]:
@@ -123,13 +113,13 @@ def estimate_layer_memory(
     Without tensor parallelism 34 s b h of a classic GPT layer (+ 5 a s^2 b of unfused scores), 10 + 24/t with it,
     34/t with sequence parallelism, 2 s b h when all is recomputed (Korthikanti et al. 2022, arXiv 2205.05198).
     """
-    tokens = tokens_held(w)
+    tokens = w.tokens
     block = tokens * (_estimate_unsplit(m, w, k) + _estimate_attention(m, w))
     scores = np.where(as_array(stack.unfused) > 0, SCORE_BYTES * tokens * w.seq * m.heads / w.tp, 0.0)
     copies = np.where(as_array(m.matrices) > 2, k.gated_copies, k.plain_copies)
     dense = block + w.dtype_bytes * tokens * copies * m.ffn / w.tp
     moe = block + _estimate_experts(m, w, k, tokens, copies)
-    entry = w.dtype_bytes * tokens * m.hidden * undivided(w)
+    entry = w.dtype_bytes * tokens * m.hidden * w.unsplit_share
     return _estimate_layer("dense", dense, scores, entry, w, k), _estimate_layer("moe", moe, scores, entry, w, k)
 
 
@@ -147,7 +137,7 @@ def _estimate_layer(
 
 def _estimate_unsplit(m: ModelColumns, w: WorkColumns, k: MemoryCoefficients) -> Numbers:
     """Bytes per token of what tensor parallelism leaves whole: norms, inputs of the matmuls, dropout masks."""
-    share = undivided(w)
+    share = w.unsplit_share
     norms = np.where(as_array(m.matrices) > 2, k.norm_bytes, w.dtype_bytes)
     inputs = np.where(as_array(k.gathered_inputs) > 0, 1.0, share)
     # attention and MLP read one norm's output where their residual is parallel
@@ -171,7 +161,7 @@ def _estimate_experts(
     routed = tokens * m.top_k / w.tp * w.expert_tp
     permuted = k.routed_copies * w.dtype_bytes * routed * m.hidden
     inner = w.dtype_bytes * copies * (routed * m.expert_ffn / w.expert_tp + tokens * m.shared_ffn / w.tp)
-    router = 2.0 * w.dtype_bytes * tokens * undivided(w) * m.experts
+    router = 2.0 * w.dtype_bytes * tokens * w.unsplit_share * m.experts
     return permuted + inner + router
 
 
@@ -209,15 +199,6 @@ class StageBytes:
     def total(self) -> Numbers:
         """All parts on the GPU."""
         return sum(getattr(self, part) for part in PARTS)
-
-    @property
-    def peak(self) -> Numbers:
-        """The fullest stage of each strategy."""
-        return self.total.max(axis=-1)
-
-    def gib(self) -> dict[str, Numbers]:
-        """The parts and their total in GiB."""
-        return {part: getattr(self, part) / GIB for part in (*PARTS, "total")}
 
 
 def count_micro_batches_in_flight(work: WorkColumns, stages: StageLayers) -> Numbers:
@@ -264,7 +245,7 @@ class _Peak:
         dense, moe = estimate_layer_memory(model, w, stack, k)
         micro_batch = stages.dense * dense.retained + stages.moe * moe.retained
         head = named(
-            "memory.head_inputs", stages.last * 2.0 * w.dtype_bytes * tokens_held(w) * model.hidden * undivided(w)
+            "memory.head_inputs", stages.last * 2.0 * w.dtype_bytes * w.tokens * model.hidden * w.unsplit_share
         )
         activations = named("memory.in_flight", alive * micro_batch) + head
         unrecomputed: Numbers = np.where(stages.moe > 0, moe.unrecomputed, dense.unrecomputed)
@@ -411,12 +392,12 @@ class _Transient:
 def _estimate_logits(m: ModelColumns, w: WorkColumns, stages: StageLayers, k: MemoryCoefficients) -> Numbers:
     """Logits of one micro-batch with their loss and gradient, on the last stage, cut by tensor parallelism. [M5]"""
     bytes_per_logit = k.logit_bytes + np.where(as_array(w.tp) > 1, k.split_logit_bytes, 0.0)
-    return named("memory.logits", stages.last * bytes_per_logit * tokens_held(w) * m.vocab / w.tp)
+    return named("memory.logits", stages.last * bytes_per_logit * w.tokens * m.vocab / w.tp)
 
 
 def _estimate_messages(m: ModelColumns, w: WorkColumns) -> Numbers:
     """Activations on their way: one sent and one received between stages, one gathered over the sequence. [M9]"""
-    size = w.dtype_bytes * tokens_held(w) * m.hidden
+    size = w.dtype_bytes * w.tokens * m.hidden
     gathered = np.where(as_array(w.sequence_parallel) > 0, 1.0 - 1.0 / w.tp, 0.0)
-    sent = named("memory.messages", size * np.where(as_array(w.pp) > 1, 2.0 * undivided(w), 0.0))
+    sent = named("memory.messages", size * np.where(as_array(w.pp) > 1, 2.0 * w.unsplit_share, 0.0))
     return sent + named("memory.gathered_input", size * gathered)

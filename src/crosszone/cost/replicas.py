@@ -147,21 +147,6 @@ class Exchange:
     gathered: tuple[CollectiveCost, ...]
     outer_reduced: tuple[CollectiveCost, ...]
 
-    @property
-    def reduce_bytes(self) -> Numbers:
-        """Bytes one GPU of each stage sends inside its zone to reduce gradients."""
-        return sum(cost.sent_bytes for cost in self.reduced)
-
-    @property
-    def outer_bytes(self) -> Numbers:
-        """Bytes one GPU of each stage sends inside its zone to reduce shards among the sets."""
-        return sum(cost.sent_bytes for cost in self.outer_reduced)
-
-    @property
-    def gather_bytes(self) -> Numbers:
-        """Bytes one GPU of each stage sends inside its zone to gather weights."""
-        return sum(cost.sent_bytes for cost in self.gathered)
-
 
 def estimate_exchange(
     cost: LayerCost, params_per_rank: StageParameters, group: Replicas, links: LinkColumns, repeats: Numbers = 1.0

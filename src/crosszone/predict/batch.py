@@ -27,6 +27,7 @@ from crosszone.cost.columns import (
 )
 from crosszone.cost.measured_links import CollectiveTimings, encode_gpu
 from crosszone.cost.record import Recorded, as_array, pick, plain
+from crosszone.cost.stages import StageLayers, build_stage_layers
 from crosszone.inputs.cluster import NodeGroup
 from crosszone.inputs.frameworks import load_frameworks
 from crosszone.inputs.job import Job, find_compute_path, state_bytes
@@ -64,6 +65,11 @@ class Batch:
     """Equal stages in a row that each of them stands for."""
     measured: CollectiveTimings | None = None
     """Links inside zones as they were timed; None: those of the catalogue."""
+
+    def build_stage_layers(self) -> StageLayers:
+        """Dense and MoE layers of each stage."""
+        kinds = (self.model.first_dense, self.model.moe_every, self.model.moe_layers)
+        return build_stage_layers(self.counts, *kinds, self.repeats, self.work.v_shaped, self.moe_counts)
 
 
 def split_layers(layers: int, chunks: int) -> list[int]:

@@ -9,10 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.cost.coefficients import compute_band_factors
-from crosszone.cost.memory import GIB, MOMENTS, PARTS, estimate_stage_memory
-from crosszone.cost.memory import StageBytes as Bytes
+from crosszone.cost.memory import GIB, MOMENTS, PARTS, StageBytes, estimate_stage_memory
 from crosszone.cost.record import named, plain
-from crosszone.cost.stages import build_stage_layers
 from crosszone.inputs.cluster import NodeGroup
 from crosszone.predict.batch import get_scalar
 from crosszone.predict.prediction import Memory, StageMemory, Triple, name_triple
@@ -35,15 +33,14 @@ def predict_memory(p: Predictor) -> Memory:
         return np.broadcast_to(values, b.counts.shape)[fullest, np.arange(s.pp)]
 
     parts = {part: named(f"memory_gib.parts.{part}", pick_fullest(getattr(stage_bytes, part)) / GIB) for part in PARTS}
-    host, moment = (
-        named("memory_gib.host", pick_fullest(stage_bytes.host) / GIB),
-        plain(pick_fullest(stage_bytes.moment)).tolist(),
-    )
+    host = named("memory_gib.host", pick_fullest(stage_bytes.host) / GIB)
+    moment = plain(pick_fullest(stage_bytes.moment)).tolist()
     totals = named("memory_gib.total", sum(parts.values()))
     limits = named("memory_gib.stage_limit", np.array([gpus[g].memory_gib for g in group[fullest, np.arange(s.pp)]]))
     stages = []
     for stage, layers in enumerate(b.counts[0].tolist()):
         gpu = gpus[group[fullest[stage], stage]]
+        host_gib = get_host_gib(placed.groups[group[fullest[stage], stage]])
         parts_of_stage = {part: get_scalar(values[stage]) for part, values in parts.items()}
         stages.append(
             StageMemory(
@@ -54,7 +51,7 @@ def predict_memory(p: Predictor) -> Memory:
                 total=get_scalar(totals[stage]),
                 limit=get_scalar(limits[stage]),
                 host=get_scalar(host[stage]),
-                host_limit=_none_if_unlimited(get_host_gib(placed.groups[group[fullest[stage], stage]])),
+                host_limit=None if math.isinf(host_gib) else host_gib,
                 peak_at=MOMENTS[moment[stage]],
             )
         )
@@ -76,13 +73,11 @@ def predict_memory(p: Predictor) -> Memory:
     )
 
 
-def find_fullest(p: Predictor) -> tuple[Bytes, npt.NDArray[np.intp]]:
+def find_fullest(p: Predictor) -> tuple[StageBytes, npt.NDArray[np.intp]]:
     """Bytes of every row and stage, and of each stage the class of replicas whose GPU comes nearest to its limit."""
     b, placed = p.batch, p.placed
-    kinds = (b.model.first_dense, b.model.moe_every, b.model.moe_layers)
-    layers = build_stage_layers(b.counts, *kinds, b.repeats, b.work.v_shaped, b.moe_counts)
     stage_bytes = estimate_stage_memory(
-        b.model, b.work, b.stack, layers, p.memory_coefficients, in_flight=_count_in_flight(p)
+        b.model, b.work, b.stack, b.build_stage_layers(), p.memory_coefficients, in_flight=_count_in_flight(p)
     )
     # against its own limit, not in bytes: a smaller GPU may be full where a larger one holds more
     group_KS = placed.group[:, placed.replica_classes[0], 0, 0].T
@@ -106,7 +101,3 @@ def _count_in_flight(p: Predictor) -> npt.NDArray[np.float64]:
 def get_host_gib(group: NodeGroup) -> float:
     """Memory of a node for each of its GPUs, GiB; inf where it is not known."""
     return math.inf if group.memory_gib is None else group.memory_gib / group.gpus
-
-
-def _none_if_unlimited(gib: float) -> float | None:
-    return None if math.isinf(gib) else gib

@@ -72,6 +72,11 @@ class Passes:
     """Waiting for stragglers: a share of the longest stage's work, more over more nodes."""
     fixed: Numbers
 
+    @property
+    def largest_fixed_and_jitter(self) -> tuple[Numbers, Numbers]:
+        """Both, of the stage that has most: the whole step waits for it."""
+        return select_largest(np.atleast_1d(self.fixed)), select_largest(np.atleast_1d(self.jitter))
+
 
 @dataclass(frozen=True, kw_only=True)
 class StageTimes(Passes):
@@ -105,8 +110,7 @@ def build_stage_passes(batch: Batch, k: Coefficients, layer: LayerCost | None = 
     """Passes of every stage of every strategy, nothing exchanged; `layer`: its layers' costs, where they are known."""
     w, g, m = batch.work, batch.gpu, batch.model
     cost = layer or LayerCost(m, w, g, batch.stack, k, batch.measured)
-    kinds = (m.first_dense, m.moe_every, m.moe_layers)
-    layers = build_stage_layers(batch.counts, *kinds, batch.repeats, w.v_shaped, batch.moe_counts)
+    layers = batch.build_stage_layers()
     per = StageCost(cost, layers)
     present = layers.layers > 0
     (send_bytes, send_back_bytes), (send, send_back), inside = _estimate_sends(batch, cost, k)
@@ -215,7 +219,7 @@ def _estimate_sends(batch: Batch, cost: LayerCost, k: Coefficients) -> tuple[Pai
     Last, the seconds of the same messages inside a zone.
     """
     w, links = batch.work, batch.links
-    cut = np.where(batch.stack.p2p_scatter > 0, 1.0 / w.tp, cost.split)
+    cut = np.where(batch.stack.p2p_scatter > 0, 1.0 / w.tp, cost.unsplit_share)
     size = w.interleave * w.dtype_bytes * cost.tokens * batch.model.hidden * cut
     fast = as_array(links.boundary_fast)
     inside = np.where(fast > 0, cost.link_rate, cost.nic_rate)
@@ -287,7 +291,7 @@ def passes_s(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> N
     """The same without anything that replicas exchange or update: never above `step_s`, whatever they do. [V3]"""
     p = build_stage_passes(batch, k, layer)
     longest, _ = pipeline_bounds_s(batch, p)
-    fixed, jitter = (select_largest(np.atleast_1d(x)) for x in (p.fixed, p.jitter))
+    fixed, jitter = p.largest_fixed_and_jitter
     return (select_largest(longest) + fixed + jitter)[..., 0]
 
 
@@ -337,7 +341,7 @@ def sum_bound_s(t: StageTimes, span: Numbers, ready_s: Numbers) -> Numbers:
     reduced, updated = tail_s(t, ready)
     # a stage's own bound may lie below the span of the pipeline, which the update waits for as well
     reduced = np.maximum(reduced, span)
-    fixed, jitter = (select_largest(np.atleast_1d(x)) for x in (t.fixed, t.jitter))
+    fixed, jitter = t.largest_fixed_and_jitter
     return (reduced + updated + fixed + jitter)[..., 0]
 
 
@@ -395,7 +399,7 @@ def simulate_step(
     t = build_stage_times(batch, k)
     pipelines = pipelines or _simulate(batch, t, chunks, strategy, k)
     reduced, updated = tail_s(t, pipelines.ready_s)
-    fixed, jitter = (select_largest(np.atleast_1d(x)) for x in (t.fixed, t.jitter))
+    fixed, jitter = t.largest_fixed_and_jitter
     total_s = (reduced + updated)[..., 0]
     return SimulatedStep(
         times=t,
