@@ -267,9 +267,8 @@ def _bound_by_rounds_s(chain: _PartChain, size: Size, rest_s: Floats) -> Floats:
     leftover = micro_batches - in_flight_at_turn - rounds_SU * admitted_SU
     pass_s = chain.forward + chain.backward
     length = chain.through[:, :, None] - chain.through[:, None, turn] + pass_s[:, None, turn]
-    weight_rounds_SU = (
-        rounds_SU - 1 - np.arange(stages)[:, None] // admitted_SU
-    )  # rounds in which stage s has a weight gradient to do
+    # rounds in which stage s has a weight gradient to do
+    weight_rounds_SU = rounds_SU - 1 - np.arange(stages)[:, None] // admitted_SU
     weights = chain.weight[:, :, None] * np.maximum(weight_rounds_SU, 0)
     pace = _find_pace(chain.forward, chain.send_forward)
     before = chain.reach[:, :, None] + (in_flight_at_turn - 1) * pace[:, :, None]
@@ -367,9 +366,7 @@ def bound_stages_s(
             return (before + idle) * part + work - beside
         return (before + idle) * part + work
 
-    two_groups = np.where(
-        micro_batches % stages == 0, 2.0 * stages, micro_batches
-    )  # micro-batches of two groups in flight
+    two_groups = np.where(micro_batches % stages == 0, 2.0 * stages, micro_batches)  # micro-batches in flight
 
     def follow_round_trips(before: Numbers, place: Numbers) -> Numbers:
         """As often through the later stages and back as the limit on micro-batches in flight demands."""
@@ -381,12 +378,8 @@ def bound_stages_s(
     ready = longest - leave * part
     if np.ndim(repeats):
         later_in_run = np.maximum(run_lengths - 1.0, 0.0)
-        last = np.maximum(
-            *(
-                follow(before + later_in_run * round_trip_s, place + later_in_run)
-                for follow in (follow_chain, follow_round_trips)
-            )
-        )
+        run_end_s, run_end = before + later_in_run * round_trip_s, place + later_in_run
+        last = np.maximum(follow_chain(run_end_s, run_end), follow_round_trips(run_end_s, run_end))
         ready = np.maximum(ready, last - (leave + later_in_run * return_s) * part)
         longest = np.maximum(longest, last)
     if splits_weight_grad:  # all of a stage's work comes after the first micro-batch has
