@@ -63,15 +63,11 @@ def collect_notices(p: Predictor, memory: Memory, egress: dict[tuple[int, int], 
         notices.append(Notice(code="compression_changes", level="warning", field=field, value=compression))
     if p.strategy.pipeline_schedule == "delay-aware":
         notices.append(Notice(code="schedule_simulated_only", level="warning", field="strategy.schedule"))
-    return notices + _list_unpriced(p, egress)
-
-
-def _list_unpriced(p: Predictor, egress: dict[tuple[int, int], float]) -> list[Notice]:
-    """Traffic between zones that the total leaves out for want of a price."""
-    unknown = list_unpriced_egress(p.placed, egress) if p.case.job.steps else []
-    if not unknown:
-        return []
-    return [Notice(code="egress_price_unknown", level="warning", field="cluster.links", params={"pairs": unknown})]
+    unpriced = list_unpriced_egress(p.placed, egress) if p.case.job.steps else []
+    if unpriced:  # the run's total leaves this traffic out
+        params = {"pairs": unpriced}
+        notices.append(Notice(code="egress_price_unknown", level="warning", field="cluster.links", params=params))
+    return notices
 
 
 def list_unmeasured_groups(p: Predictor) -> list[Notice]:

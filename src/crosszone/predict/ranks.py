@@ -64,15 +64,16 @@ def _list_stages(p: Predictor) -> list[dict[str, Any]]:
     """Layers of each stage, and which: a stage of several virtual stages holds several runs. [R3]"""
     s, counts = p.strategy, list_virtual_stage_layers(p.case)
     held_by = list_stages_in_order(s.pipeline_schedule, s.pp, s.interleave).tolist()
-    runs = list(pairwise(accumulate(counts, initial=0)))
+    runs_of_stage: list[list[tuple[int, int]]] = [[] for _ in range(s.pp)]
+    for stage, run in zip(held_by, pairwise(accumulate(counts, initial=0)), strict=True):
+        runs_of_stage[stage].append(run)
     return [
         {
             "stage": stage,
-            "layers": sum(after - first for first, after in mine),
-            "runs": [[first, after - 1] for first, after in mine if after > first],
+            "layers": sum(after - first for first, after in runs),
+            "runs": [[first, after - 1] for first, after in runs if after > first],
         }
-        for stage in range(s.pp)
-        if (mine := [run for run, holder in zip(runs, held_by, strict=True) if holder == stage]) is not None
+        for stage, runs in enumerate(runs_of_stage)
     ]
 
 

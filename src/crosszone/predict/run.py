@@ -42,38 +42,16 @@ def predict_run(
     """Everything about the whole run; `egress` is bytes per step from zone to zone, `busy_share` time GPUs compute."""
     job, good = placed.case.job, predict_goodput(placed, framework)
     used = select_used_groups(placed)
-    price, kilowatt = (
-        named("run.usd_per_hour", _sum_usd_per_hour(used)),
-        named("run.kw", _sum_kilowatt(used, busy_share)),
-    )
+    price = named("run.usd_per_hour", _sum_usd_per_hour(used))
+    kilowatt = named("run.kw", _sum_kilowatt(used, busy_share))
     if job.steps is None:
-        return Run(
-            steps=None,
-            days=None,
-            gpu_hours=None,
-            usd=None,
-            usd_egress=None,
-            kwh=None,
-            co2_kg=None,
-            usd_per_hour=price,
-            kw=kilowatt,
-            goodput=good,
-        )
+        return Run(steps=None, days=None, usd_per_hour=price, kw=kilowatt, goodput=good)
     steps = named("run.steps", _count_steps(job))
     days = name_triple("run.days", step_s.times(steps / DAY_S / good.share))
     hours = days.times(24.0)
     gpus = sum(_count_gpus(*group) for group in used)
-    out = sum_usd_egress(placed, egress, steps)
-    out = out if out is None else named("run.usd_egress", out)
-    usd = (
-        None
-        if price is None
-        else Triple(
-            low=hours.low * price + (out or 0.0),
-            expected=hours.expected * price + (out or 0.0),
-            high=hours.high * price + (out or 0.0),
-        )
-    )
+    out = named("run.usd_egress", sum_usd_egress(placed, egress, steps))
+    usd = None if price is None else hours.times(price).plus(out or 0.0)
     kwh = None if kilowatt is None else name_triple("run.kwh", hours.times(kilowatt))
     grams = _average_grams_per_kwh(used, busy_share)
     return Run(
@@ -101,7 +79,12 @@ def predict_goodput(placed: PlacedStrategy, framework: str) -> Goodput:
     Failures come at the GPUs' rates; the interval is Young's, sqrt(2 x checkpoint x mean time between failures).
     """
     figures, used = read_power_figures(), select_used_groups(placed)
-    per_day = sum(_count_gpus(*group) * _estimate_failures(group[1].gpu) / 1000.0 for group in used)
+    per_day = sum(
+        _count_gpus(zone, group, count)
+        * named("failures_of", _find_failure_rate(group.gpu), gpu=group.gpu.name)
+        / 1000.0
+        for zone, group, count in used
+    )
     mtbf = named("run.goodput.mtbf_hours", 24.0 / per_day if per_day > 0 else math.inf)
     states = state_bytes(placed.case.job, framework=framework)
     checkpointed = ("weights", "master", "moments")
@@ -132,11 +115,6 @@ def compute_goodput_share(checkpoint_s: Figure, interval_s: Figure, mtbf_s: Figu
 def _count_gpus(zone: Zone, group: NodeGroup, count: int) -> Figure:
     gpus: float = named("gpus_in", count, gpu=group.gpu.name, zone=zone.name)
     return gpus
-
-
-def _estimate_failures(gpu: Gpu) -> Figure:
-    failures: float = named("failures_of", _find_failure_rate(gpu), gpu=gpu.name)
-    return failures
 
 
 def _count_steps(job: Job) -> Figure:
