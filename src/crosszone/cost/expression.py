@@ -77,8 +77,8 @@ def _unwrap_sum(tree: _Tree) -> _Sum | None:
     """The sum that an expression is, but for a plain number it is divided by."""
     if isinstance(tree, _Product):
         sums = [part for exponent, part in tree.parts if exponent > 0]
-        plainly = all(isinstance(part, _Number) for exponent, part in tree.parts if exponent < 0)
-        tree = sums[0] if len(sums) == 1 and plainly else tree
+        divides_by_numbers = all(isinstance(part, _Number) for exponent, part in tree.parts if exponent < 0)
+        tree = sums[0] if len(sums) == 1 and divides_by_numbers else tree
     return tree if isinstance(tree, _Sum) else None
 
 

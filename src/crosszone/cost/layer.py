@@ -51,9 +51,9 @@ def matmul_s(
     The second term makes small M, K or N costly; `copies` weight matrices of a grouped GEMM share the rows.
     """
     # a width of 0 says that the model has no such matmul; its other operand would still count as traffic
-    some = (as_array(inner) > 0) & (as_array(columns) > 0)
+    exists = (as_array(inner) > 0) & (as_array(columns) > 0)
     traffic = rows * inner + copies * inner * columns + rows * columns
-    return np.where(some, 2.0 * rows * inner * columns / flop_per_s + 2.0 * traffic * byte_s, 0.0)
+    return np.where(exists, 2.0 * rows * inner * columns / flop_per_s + 2.0 * traffic * byte_s, 0.0)
 
 
 def flash_attention_s(tokens: Numbers, keys_per_query: Numbers, width: Numbers, flop_per_s: Numbers) -> Numbers:
@@ -344,11 +344,11 @@ class LayerCost:
         # more ranks than KV heads: each holds a copy of one (`rules.check_heads`)
         key_value = np.maximum(m.kv_heads / t, 1.0) * (m.qk_dim + m.v_dim)
         value = m.heads * m.v_dim
-        plain = 1.0 - m.latent
-        direct = plain + m.latent * (as_array(m.q_rank) == 0)
+        is_standard = 1.0 - m.latent
+        direct = is_standard + m.latent * (as_array(m.q_rank) == 0)
         # the down-projections of latent attention are whole on every rank: all heads read the latents
         projections = {
-            "qkv": (m.hidden, direct * query / t + plain * key_value),
+            "qkv": (m.hidden, direct * query / t + is_standard * key_value),
             "query_down": (m.hidden, m.latent * m.q_rank),
             "query_up": (m.latent * m.q_rank, query / t),
             "kv_down": (m.hidden, m.latent * (m.kv_rank + m.rope_dim)),
@@ -367,27 +367,27 @@ class LayerCost:
         reach = m.full_share * w.seq + (1 - m.full_share) * np.minimum(w.seq, m.window)
         # heads of latent attention are wider for queries and keys than for values
         share = named("head_share", flash_share((m.qk_dim + m.v_dim) / 2.0, reach, k.flash_width, k.flash_ramp))
-        flash = flash_attention_s(tokens, keys_per_query, width, kernel * share * k.flash * self.flops_16)
+        flash_s = flash_attention_s(tokens, keys_per_query, width, kernel * share * k.flash * self.flops_16)
         passes = np.where(
             m.sinks > 0, k.sink_traffic, k.score_traffic * np.where(self.plain_softmax, k.plain_scores, 1.0)
         )
         score_s = passes / self.memory_rate
         scores = (tokens, w.seq, width, m.heads / t, k.batched * self.flops_16, score_s)
-        plainly = unfused_attention_s(*scores, named("score_bytes", FORWARD_SCORE_BYTES))
+        unfused_s = unfused_attention_s(*scores, named("score_bytes", FORWARD_SCORE_BYTES))
         # twice half of the bytes: the factor is for the matmuls, two for each forward one, the bytes are counted whole
-        plainly_back = 2.0 * unfused_attention_s(*scores, named("score_bytes", BACKWARD_SCORE_BYTES / 2.0))
+        unfused_back_s = 2.0 * unfused_attention_s(*scores, named("score_bytes", BACKWARD_SCORE_BYTES / 2.0))
         unfused = (self.stack.unfused > 0) | (as_array(m.sinks) > 0)
         inner_width = query / t + 2 * key_value
         passes_over = named("residual_passes", RESIDUAL_PASSES) * m.hidden * self.unsplit_share
         traffic = self.work.dtype_bytes * tokens * (passes_over + 2.0 * inner_width)
-        written = k.written_out * m.written * self.work.dtype_bytes * tokens * m.hidden * self.unsplit_share
+        written_out = k.written_out * m.written * self.work.dtype_bytes * tokens * m.hidden * self.unsplit_share
         cast = self.cast * tokens * (m.hidden + value / t)
         return _Parts(
             matmul=matmul,
-            attention=np.where(unfused, plainly, flash),
-            attention_back=np.where(unfused, plainly_back, k.flash_backward * flash),
+            attention=np.where(unfused, unfused_s, flash_s),
+            attention_back=np.where(unfused, unfused_back_s, k.flash_backward * flash_s),
             elementwise=named(
-                "elementwise.attention_s", traffic_s(k.elementwise * traffic + written + cast, self.memory_rate)
+                "elementwise.attention_s", traffic_s(k.elementwise * traffic + written_out + cast, self.memory_rate)
             ),
             routing=0.0,
             ep=0.0,

@@ -102,22 +102,22 @@ class _Tree:
 
 @lru_cache(maxsize=10_000)
 def _parse_tree(text: str) -> _Tree:
-    words = text.split()
-    upper = np.zeros(len(words), dtype=np.int64)
+    nodes = text.split()
+    upper = np.zeros(len(nodes), dtype=np.int64)
     waiting: list[int] = []  # splits whose upper side has not begun, the innermost last
-    for at, word in enumerate(words):
-        if ":" in word:
+    for at, node in enumerate(nodes):
+        if ":" in node:
             waiting.append(at)
         elif waiting:
             upper[waiting.pop()] = at + 1
-        elif at != len(words) - 1:
+        elif at != len(nodes) - 1:
             raise ValueError(text)
-    sign = np.array([int(word.split(":")[0]) if ":" in word else -1 for word in words], dtype=np.int64)
-    number = np.array([float(word.split(":")[-1]) for word in words])
-    is_complete = bool(words) and not waiting and upper.max() < len(words)
-    if not is_complete or not np.isfinite(number).all() or np.any((sign < 0) != (upper == 0)):
+    feature = np.array([int(node.split(":")[0]) if ":" in node else -1 for node in nodes], dtype=np.int64)
+    numbers = np.array([float(node.split(":")[-1]) for node in nodes])
+    is_complete = bool(nodes) and not waiting and upper.max() < len(nodes)
+    if not is_complete or not np.isfinite(numbers).all() or np.any((feature < 0) != (upper == 0)):
         raise ValueError(text)
-    return _Tree(sign, number, upper)
+    return _Tree(feature, numbers, upper)
 
 
 def _parse_leaf(tree: _Tree, matrix: Floats) -> Floats:
@@ -383,8 +383,8 @@ def build_fit_key(op: str, dtype: str, which: str, mode: str = USUAL_MODE) -> st
 def build_size_arrays(op: str, sizes: Mapping[str, Any]) -> dict[str, Floats]:
     """The sizes of an operator as arrays of one shape."""
     dims = complete_sizes(op, sizes)
-    together = np.broadcast_arrays(*(np.atleast_1d(np.asarray(dims[name], dtype=float)) for name in DIMS[op]))
-    return dict(zip(DIMS[op], together, strict=True))
+    arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(dims[name], dtype=float)) for name in DIMS[op]))
+    return dict(zip(DIMS[op], arrays, strict=True))
 
 
 def complete_sizes(op: str, sizes: Mapping[str, Any]) -> dict[str, Any]:

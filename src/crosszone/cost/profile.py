@@ -101,16 +101,16 @@ class Profiles:
         for name, gpu_entry in own_profile.gpus.items():
             gpu = catalogue().gpu(name)
             family = self.find_family(gpu)[0]
-            kin = gpus.get(family)
-            if kin is not None:
-                kin["gpus"] = tuple(name_of_gpu for name_of_gpu in kin["gpus"] if name_of_gpu != gpu.name)
+            base = gpus.get(family)
+            if base is not None:
+                base["gpus"] = tuple(name_of_gpu for name_of_gpu in base["gpus"] if name_of_gpu != gpu.name)
             new_family: dict[str, Any] = {
                 "gpus": (gpu.name,),
                 "vendor": gpu.vendor,
                 "year": gpu.year,
                 "source": own_profile.source,
             }
-            new_family |= {"like": family} if kin is not None else {}
+            new_family |= {"like": family} if base is not None else {}
             new_family |= {"stacks": own_profile.for_stacks} if own_profile.for_stacks else {}
             # in front: `find_family` takes the first family that lists a GPU
             gpus = {f"{gpu.name} {own_profile.name}": {**new_family, "coefficients": _read_values(gpu_entry)}, **gpus}
@@ -131,11 +131,11 @@ class Profiles:
         for name, entry in self.gpus.items():
             if gpu.architecture == entry.get("architecture"):
                 return name, False
-        kin = {n: e for n, e in self.gpus.items() if e["vendor"] == gpu.vendor and "architecture" in e}
-        if not kin or gpu.year is None:
+        same_vendor = {n: e for n, e in self.gpus.items() if e["vendor"] == gpu.vendor and "architecture" in e}
+        if not same_vendor or gpu.year is None:
             return GENERIC, False
         year = gpu.year
-        return min(kin, key=lambda name: abs(kin[name]["year"] - year)), False
+        return min(same_vendor, key=lambda name: abs(same_vendor[name]["year"] - year)), False
 
     def select_stack(self, framework: str, stack: str | None = None) -> str:
         """The stack of a job: the one it names, else its framework's default."""
@@ -155,10 +155,10 @@ class Profiles:
         """What one GPU kind and stack are predicted with; remembered. `speed`: of a trial of these very GPUs."""
         key = (gpu, stack, speed)
         if key not in self._selected and speed is not None:
-            plain = self.select(gpu, stack)
+            profile = self.select(gpu, stack)
             # a trial ran on these very GPUs, so that they count as measured whatever their family is
-            tried = plain.coefficients.scale_to_speed(speed)
-            self._selected[key] = replace(plain, gpu_measured=True, coefficients=tried)
+            tried = profile.coefficients.scale_to_speed(speed)
+            self._selected[key] = replace(profile, gpu_measured=True, coefficients=tried)
         elif key not in self._selected:
             family, measured = self.find_family(gpu)
             reads = self._find_reads(family, stack)

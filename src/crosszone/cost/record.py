@@ -47,7 +47,7 @@ class Tape:
         self.names: dict[str, Recorded] = {}
         self.all_branches = all_branches
         """Formulas that hold for other inputs only are recorded too: for a workbook whose inputs can be changed."""
-        self.given: dict[str, Recorded] = {}
+        self.substitutes: dict[str, Recorded] = {}
         """Recorded numbers that stand for plain ones of the same key, so that all formulas read one input."""
         self.decisions: list[tuple[Recorded, bool]] = []
         """With all branches: what the program itself branched on; only while these hold do the expressions."""
@@ -212,11 +212,11 @@ def named(name: str, value: Any, **about: str) -> Any:
         return value
     if not isinstance(value, Recorded):
         recorded = Recorded(value, "constant", (), tape)
-        if tape.given:
+        if tape.substitutes:
             recorded.called(name, about)
             assert recorded.key is not None
-            if recorded.key in tape.given:
-                return tape.given[recorded.key]
+            if recorded.key in tape.substitutes:
+                return tape.substitutes[recorded.key]
     elif value.name is None:
         recorded = Recorded(value.value, value.op, value.args, tape)
     else:

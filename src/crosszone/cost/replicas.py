@@ -164,10 +164,10 @@ def estimate_exchange(
     sharded = (as_array(w.zero) > 0) & (w.shard_ranks > 1)
     one_ring = (group.inner >= group.zone) | ~sharded
     members: Numbers = np.where(one_ring, group.zone, group.inner)
-    together = (as_array(links.dp_zones) > 1) & (as_array(links.synchronous) > 0)
+    reduces_across_zones = (as_array(links.dp_zones) > 1) & (as_array(links.synchronous) > 0)
     several = sharded & (w.shard_ranks * w.cp < group.shared)
-    one_after_another = (as_array(links.flat) > 0) & together & ~several & ~(~sharded & (as_array(w.tree) > 0))
-    inside = np.where(one_after_another, 0.0, 1.0)  # a flat ring goes through all zones at once
+    is_flat = (as_array(links.flat) > 0) & reduces_across_zones & ~several & ~(~sharded & (as_array(w.tree) > 0))
+    inside = np.where(is_flat, 0.0, 1.0)  # a flat ring goes through all zones at once
     near = group.zone * w.dp_stride <= g.domain
     hop = np.where(near, named("hop.fast_link", FAST_HOP_S), named("hop.network", NETWORK_HOP_S))
     buckets = named(

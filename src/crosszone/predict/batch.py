@@ -196,10 +196,10 @@ def count_grad_comm_bytes(model: Model, c: Communication, kept_share: float) -> 
 
     PowerSGD sends r (rows + columns) values of a matrix; the model's square matrices stand for all.
     """
-    plain = GRADIENT_BYTES[c.gradient_dtype] if c.gradient_dtype else kept_share
+    uncompressed = GRADIENT_BYTES[c.gradient_dtype] if c.gradient_dtype else kept_share
     if c.compression == "powersgd":
-        return min(plain, plain * 2.0 * (c.compression_rank or 1) / model.hidden)
-    return min(plain, COMPRESSED_BYTES.get(c.compression, plain))
+        return min(uncompressed, uncompressed * 2.0 * (c.compression_rank or 1) / model.hidden)
+    return min(uncompressed, COMPRESSED_BYTES.get(c.compression, uncompressed))
 
 
 def _tensor_path(job: Job, path: int) -> int:

@@ -84,8 +84,8 @@ def list_unmeasured_groups(p: Predictor) -> list[Notice]:
         ("expert", ("all_to_all",), Group(w.ep, w.expert_tp, gpu)),
     ]
     if p.strategy.pp > 1 and not p.placed.crosses:
-        apart = np.where(p.batch.links.boundary_fast > 0, 1.0, gpu.node_gpus)
-        groups.append(("pipeline", ("send_recv",), Group(2.0, apart, gpu)))
+        stride = np.where(p.batch.links.boundary_fast > 0, 1.0, gpu.node_gpus)
+        groups.append(("pipeline", ("send_recv",), Group(2.0, stride, gpu)))
     missing = []
     for name, ops, group in groups:
         # any size will do: a layout that was timed at all answers for every size [C15]

@@ -334,9 +334,9 @@ class PlacedStrategy:
         if s.uneven and (s.zero or 0) >= 2 and s.shard_within != "all":
             for stage in self._shard_domains:
                 for home in np.unique(stage):
-                    together = self.micro_batches[stage == home]
-                    if (together != together[0]).any():
-                        raise IllegalError(build_uneven_shards_notice(s, together.tolist()))
+                    counts_of_home = self.micro_batches[stage == home]
+                    if (counts_of_home != counts_of_home[0]).any():
+                        raise IllegalError(build_uneven_shards_notice(s, counts_of_home.tolist()))
         if s.shard_within == "zone" and (s.zero or 0) > 0 and self.crosses:
             counts = [np.unique(stage, return_counts=True)[1].tolist() for stage in self._shard_domains]
             if len({count for stage in counts for count in stage}) > 1:
@@ -356,8 +356,8 @@ class PlacedStrategy:
         if s.ep > 1:
             # experts fill the ranks of tp and cp first, then go on to neighbouring replicas [R1]
             inner = max(1, s.ep // (s.tp * s.cp))
-            teams = self.zone[:, :, 0, 0].reshape(s.pp, -1, inner)
-            if (teams != teams[:, :, :1]).any():
+            expert_groups = self.zone[:, :, 0, 0].reshape(s.pp, -1, inner)
+            if (expert_groups != expert_groups[:, :, :1]).any():
                 raise IllegalError(Notice(code="ep_across_zones", field="strategy.ep", value=s.ep))
 
     @cached_part

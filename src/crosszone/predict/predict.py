@@ -123,8 +123,8 @@ def _check_legal(case: Case) -> tuple[Framework, Strategy]:
     s = case.strategy
     if s.pipeline_schedule != "delay-aware":
         return require_legal(case)
-    plain = replace(case, strategy=s.replace(schedule="1f1b", extra_warmup=0))
-    framework, settled = require_legal(plain)
+    as_1f1b = replace(case, strategy=s.replace(schedule="1f1b", extra_warmup=0))
+    framework, settled = require_legal(as_1f1b)
     return framework, settled.replace(schedule="delay-aware", extra_warmup=s.extra_warmup)
 
 

@@ -272,10 +272,10 @@ def record_scenario(p: Predictor, *, most_passes: int) -> RecordedScenario:
             links=_name_columns("links", placed.build_link_columns()),
         )
         for (gpu, path), peak in inputs.peaks.items():
-            tape.given[f"peak_of({gpu}, {path})"] = peak
+            tape.substitutes[f"peak_of({gpu}, {path})"] = peak
         if p.strategy.pp == 1 and not p.strategy.uneven:
-            tape.given["micro_batches_of_replica"] = batch.work.micro_batches
-            tape.given["all_micro_batches"] = named("all_micro_batches", batch.work.micro_batches * batch.work.dp)
+            tape.substitutes["micro_batches_of_replica"] = batch.work.micro_batches
+            tape.substitutes["all_micro_batches"] = named("all_micro_batches", batch.work.micro_batches * batch.work.dp)
         other.parts["batch"], other.parts["coefficients"] = batch, k
         other.parts["memory_coefficients"] = _record_leaves(tape, "km", p.memory_coefficients)
         pipelines, passes, simulated, durations = _record_pipelines(p, batch, k, most_passes)
@@ -371,14 +371,14 @@ def _record_pipelines(
     p: Predictor, batch: Any, k: Any, most_passes: int
 ) -> tuple[Pipelines, dict[int, PassTimes], Any, Any]:
     """Ends of the pipelines of the rows that figures are taken of, recorded; of the other rows as simulated."""
-    plainly, placed, s = p.step.pipelines, p.placed, p.strategy
+    simulated_pipelines, placed, s = p.step.pipelines, p.placed, p.strategy
     classes = len(placed.replica_classes[0])
     expected = [EXPECTED * classes + number if placed.bands > 1 else number for number in range(classes)]
     recorded_rows = [*expected, *([] if p.without_wan_row is None else [p.without_wan_row])]
     times = build_stage_times(batch, k)
     size, columns = build_pipeline_columns(batch, times, list_virtual_stage_layers(p.case), s, k)
-    spans: list[Any] = list(plainly.span_s)
-    readies: list[Any] = list(plainly.ready_s)
+    spans: list[Any] = list(simulated_pipelines.span_s)
+    readies: list[Any] = list(simulated_pipelines.ready_s)
     passes: dict[int, PassTimes] = {}
     simulated: dict[int, tuple[Any, Any]] = {}
     durations: list[tuple[Any, Any]] = []
@@ -391,21 +391,21 @@ def _record_pipelines(
             spans[row] = count * sum(row_times[name][0, 0] for name in ("forward_s", "backward_s", "weight_s"))
             readies[row] = np.stack([spans[row]])
             continue
-        m = int(plainly.micro_batches[row])
+        m = int(simulated_pipelines.micro_batches[row])
         operations = s.pp * s.interleave * m * len(recorded_rows)
         if s.pipeline_schedule == "delay-aware" or operations > most_passes:
-            mine = {name: values[row] for name, values in plainly.columns.items()}
-            result = simulate_step_times(s.pipeline_schedule, micro_batches=m, **size, **mine)
+            plain_times = {name: values[row] for name, values in simulated_pipelines.columns.items()}
+            result = simulate_step_times(s.pipeline_schedule, micro_batches=m, **size, **plain_times)
             simulated[row] = result.first_start_s[..., -1], result.last_end_s[..., -1]
-            durations += [(row_times[name], mine[name]) for name in row_times]
+            durations += [(row_times[name], plain_times[name]) for name in row_times]
             continue
-        passes[row] = worked = _record_passes(s.pipeline_schedule, size, m, row_times)
-        gradients = worked.shape.gradients
-        readies[row] = np.stack([np.max(np.stack([worked.ends[n] for n in stage])) for stage in gradients])
-        spans[row] = np.max(np.stack([worked.ends[n] for n in worked.shape.operations[:, -1]]))
+        passes[row] = pass_times = _record_passes(s.pipeline_schedule, size, m, row_times)
+        gradients = pass_times.shape.gradients
+        readies[row] = np.stack([np.max(np.stack([pass_times.ends[n] for n in stage])) for stage in gradients])
+        spans[row] = np.max(np.stack([pass_times.ends[n] for n in pass_times.shape.operations[:, -1]]))
     outcome = {"span_s": np.stack(spans), "ready_s": np.stack(readies)}
     named_outcome: dict[str, Any] = {name: named(f"pipeline.{name}", value) for name, value in outcome.items()}
-    return replace(plainly, **named_outcome), passes, simulated, durations
+    return replace(simulated_pipelines, **named_outcome), passes, simulated, durations
 
 
 def _record_passes(schedule: str, size: dict[str, Any], micro_batches: int, times: dict[str, Any]) -> PassTimes:

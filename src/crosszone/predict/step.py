@@ -234,8 +234,8 @@ def _estimate_sends(batch: Batch, cost: LayerCost, k: Coefficients) -> tuple[Pai
             ("send_recv",), near, chunk_bytes, Tier(inside, latency_s)
         )
         # fast 2: the boundary may lie in a node, a bound; and between zones nothing was timed
-        some = (fast < 2) & ~np.isfinite(links.boundary_bytes_per_s)
-        inside, latency_s = np.where(some, timed, inside), np.where(some, timed_latency_s, latency_s)
+        is_timed = (fast < 2) & ~np.isfinite(links.boundary_bytes_per_s)
+        inside, latency_s = np.where(is_timed, timed, inside), np.where(is_timed, timed_latency_s, latency_s)
     masked = size
     if np.any(as_array(batch.stack.p2p_mask) > 0):
         masked = size + w.interleave * batch.stack.p2p_mask * named("mask_bytes", w.dtype_bytes * w.seq * w.seq)
@@ -260,13 +260,14 @@ def _estimate_waits(
     links, wait = batch.links, as_array(batch.stack.p2p_wait)
     share = np.where(as_array(batch.work.pp) > 1, k.p2p_exposed, 0.0)
     far = np.isfinite(links.boundary_bytes_per_s)
-    late = np.where(far & (wait > 1), links.boundary_latency_s, 0.0)
+    waited_latency_s = np.where(far & (wait > 1), links.boundary_latency_s, 0.0)
     forward, back = (
-        share * np.where(far & (wait > 0), s + late, near) for s, near in zip((send, send_back), inside, strict=True)
+        share * np.where(far & (wait > 0), s + waited_latency_s, near)
+        for s, near in zip((send, send_back), inside, strict=True)
     )
     piped = np.where(far & (wait == 0), 0.0, share)
     passed = named("send_adds_s", forward), named("send_back_adds_s", back)
-    return *passed, piped, links.boundary_latency_s - share * late
+    return *passed, piped, links.boundary_latency_s - share * waited_latency_s
 
 
 def tail_s(t: StageTimes, ready: Numbers) -> tuple[Numbers, Numbers]:
@@ -335,9 +336,9 @@ def _has_even_chunks(batch: Batch) -> Numbers:
 
 def sum_bound_s(t: StageTimes, span: Numbers, ready_s: Numbers) -> Numbers:
     """The step where its pipeline takes at least `span`, and each stage's gradients are whole at `own` or later."""
-    late = (as_array(t.layer.work.splits_weight_grad) > 0) | (as_array(t.layer.work.fills) == 0)
+    is_loose = (as_array(t.layer.work.splits_weight_grad) > 0) | (as_array(t.layer.work.fills) == 0)
     first = as_array(t.layers.first) > 0
-    ready = np.where(first & ~late, span, ready_s)  # the first stage ends last, unless weights' gradients come late
+    ready = np.where(first & ~is_loose, span, ready_s)  # the first stage ends last, unless weights' gradients come late
     reduced, updated = tail_s(t, ready)
     # a stage's own bound may lie below the span of the pipeline, which the update waits for as well
     reduced = np.maximum(reduced, span)
@@ -453,7 +454,7 @@ def build_pipeline_columns(
     sender, taker = order[:-1], order[1:]
     aside = 1.0 - t.piped
     forward_hop_s, backward_hop_s = (np.broadcast_to(aside * s, t.forward.shape) / parts for s in (t.send, t.send_back))
-    late = np.broadcast_to(t.latency, t.forward.shape)
+    latency_s = np.broadcast_to(t.latency, t.forward.shape)
     lower = np.minimum(sender, taker)
     # from the last stage on to the first: the boundary after the last one, crossed in its forward direction
     wraps = np.abs(sender.astype(int) - taker.astype(int)) > 1
@@ -470,8 +471,8 @@ def build_pipeline_columns(
         "weight_s": weight,
         "send_forward_s": sends[0],
         "send_backward_s": sends[1],
-        "latency_forward_s": late[:, edge],
-        "latency_backward_s": late[:, edge],
+        "latency_forward_s": latency_s[:, edge],
+        "latency_backward_s": latency_s[:, edge],
     }
     rows = len(t.forward)
     full: dict[str, Any] = {name: np.broadcast_to(v, (rows, *v.shape[1:])) for name, v in columns.items()}
@@ -505,15 +506,15 @@ def check_step_length(strategy: Strategy, global_batch: int) -> Notice | None:
 def _simulate_rows(schedule: str, size: dict[str, Any], columns: dict[str, Any], counts: Ints) -> tuple[Floats, Floats]:
     """End of every row's pipeline, and when each stage's gradients are whole; rows of one length together."""
     if size["stages"] == 1 and size["chunks"] == 1:
-        alone = counts * sum(columns[name][:, 0, 0] for name in ("forward_s", "backward_s", "weight_s"))
-        return alone, alone[:, None]
+        span_alone = counts * sum(columns[name][:, 0, 0] for name in ("forward_s", "backward_s", "weight_s"))
+        return span_alone, span_alone[:, None]
     if (counts == counts[0]).all():
         return _simulate_equal_lengths(schedule, size | {"micro_batches": int(counts[0])}, columns, len(counts))
     span, ready = np.empty(len(counts)), np.empty((len(counts), size["stages"]))
     for count in np.unique(counts).tolist():
         at = np.flatnonzero(counts == count)
-        some = {name: values[at] for name, values in columns.items()}
-        span[at], ready[at] = _simulate_equal_lengths(schedule, size | {"micro_batches": count}, some, len(at))
+        selected = {name: values[at] for name, values in columns.items()}
+        span[at], ready[at] = _simulate_equal_lengths(schedule, size | {"micro_batches": count}, selected, len(at))
     return span, ready
 
 
@@ -525,28 +526,32 @@ def _simulate_equal_lengths(
     So are those that were asked for before: by options that pipelines do not feel, or by cells of a sweep.
     """
     size_key = (schedule, *size.values())
-    prints = [
+    fingerprints = [
         # a digest, not the times themselves: thousands of steps are remembered
         (*size_key, blake2b(b"".join(v[row].tobytes() for v in columns.values()), digest_size=16).digest())
         for row in range(rows)
     ]
     results = {
-        fingerprint: remembered for fingerprint in prints if (remembered := _simulated.get(fingerprint)) is not None
+        fingerprint: remembered
+        for fingerprint in fingerprints
+        if (remembered := _simulated.get(fingerprint)) is not None
     }
-    new = list(dict.fromkeys(fingerprint for fingerprint in prints if fingerprint not in results))
+    new = list(dict.fromkeys(fingerprint for fingerprint in fingerprints if fingerprint not in results))
     if new:
-        first = [prints.index(fingerprint) for fingerprint in new]
-        some = {n: v[first] for n, v in columns.items()}
+        first = [fingerprints.index(fingerprint) for fingerprint in new]
+        new_columns = {n: v[first] for n, v in columns.items()}
         short = size["stages"] * size["chunks"] * size["micro_batches"] <= SHORT and schedule != "delay-aware"
-        done = simulate(schedule, **size, **some) if short else simulate_step_times(schedule, **size, **some)
+        done = (
+            simulate(schedule, **size, **new_columns) if short else simulate_step_times(schedule, **size, **new_columns)
+        )
         ready = done.gradients_ready_s.max(axis=-1)
         results |= {fingerprint: (float(done.makespan_s[at]), ready[at].copy()) for at, fingerprint in enumerate(new)}
         # all at once: steps of an earlier search are hardly asked for again
         if len(_simulated) > MAX_REMEMBERED:
             _simulated.clear()
         _simulated.update((fingerprint, results[fingerprint]) for fingerprint in new)
-    return np.array([results[fingerprint][0] for fingerprint in prints]), np.stack(
-        [results[fingerprint][1] for fingerprint in prints]
+    return np.array([results[fingerprint][0] for fingerprint in fingerprints]), np.stack(
+        [results[fingerprint][1] for fingerprint in fingerprints]
     )
 
 

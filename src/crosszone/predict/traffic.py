@@ -190,11 +190,14 @@ def _count_pipeline(p: Predictor, exposed: float, egress: Egress) -> list[Traffi
             m = int(placed.class_micro_batches[kind])
             per_link: dict[str, tuple[Any, Any]] = {}
             row = p.row - p.slowest + kind
-            some = rounds / s.interleave
-            every = some * m * w.tp * w.cp * int(number)
-            sizes = every * get_cell(t.send_bytes, row, stage), every * get_cell(t.send_back_bytes, row, stage)
-            times = some * get_cell(t.send, row, stage), some * get_cell(t.send_back, row, stage)
-            late = rounds * get_cell(t.latency, row, stage)
+            share = rounds / s.interleave
+            all_messages = share * m * w.tp * w.cp * int(number)
+            sizes = (
+                all_messages * get_cell(t.send_bytes, row, stage),
+                all_messages * get_cell(t.send_back_bytes, row, stage),
+            )
+            times = share * get_cell(t.send, row, stage), share * get_cell(t.send_back, row, stage)
+            latency_s = rounds * get_cell(t.latency, row, stage)
             a, b = zones[stage][replica], zones[(stage + 1) % s.pp][replica]
             if a != b:
                 links = f"{names[a]} > {names[b]}", f"{names[b]} > {names[a]}"
@@ -207,7 +210,7 @@ def _count_pipeline(p: Predictor, exposed: float, egress: Egress) -> list[Traffi
                 busy, messages = per_link.get(link, (0.0, 0.0))
                 per_link[link] = busy + m * time, messages + m * rounds
                 if kind == p.slowest:
-                    totals[link].late_s += m * (time + late)
+                    totals[link].late_s += m * (time + latency_s)
             busiest |= {link: max(busiest.get(link, seconds), seconds) for link, seconds in per_link.items()}
         for link, (busy, messages) in busiest.items():  # replicas send at the same time: those that take longest count
             totals[link].busy_s += busy

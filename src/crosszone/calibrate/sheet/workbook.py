@@ -393,7 +393,7 @@ def list_timeline_figures(recorded: RecordedScenario) -> list[SheetFigure]:
     count = "micro_batches_of_replica"
     return [
         SheetFigure("out_layers", p.case.model.layers),
-        SheetFigure("out_micro_batches", {**recorded.tape.names, **recorded.tape.given}[count], "", "R2"),
+        SheetFigure("out_micro_batches", {**recorded.tape.names, **recorded.tape.substitutes}[count], "", "R2"),
         SheetFigure("span_s", span, "s", "S3"),
         SheetFigure("out_warm_up_s", starts, "s", "S13"),
         SheetFigure("out_forward_s", read_cell(step.times.forward, row, last), "s", "V2"),
