@@ -1,6 +1,6 @@
 """Errors of the step's own formulas on kernels timed alone: what stands beside a prediction.
 
-    tables = operator_profile("a100-80gb-sxm").checks
+    tables = load_operator_profile("a100-80gb-sxm").checks
     compute_formula_errors(tables, gpu, coefficients)["attention"].error_pct
 
 Each table holds measured shapes of one operator. Its formula is the one that a layer's cost calls

@@ -235,7 +235,7 @@ def parse_stack(text: str | None) -> tuple[str | None, float | None]:
 
 
 def format_stack(stack: str, release: float | None) -> str:
-    """A stack with its release, as `stack_and_release` reads it: 25.75 is September 2025."""
+    """A stack with its release, as `parse_stack` reads it: 25.75 is September 2025."""
     if release is None:
         return stack
     months = round(12 * release) - 1

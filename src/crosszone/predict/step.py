@@ -335,7 +335,7 @@ def _has_even_chunks(batch: Batch) -> Numbers:
 
 
 def sum_bound_s(t: StageTimes, span: Numbers, ready_s: Numbers) -> Numbers:
-    """The step where its pipeline takes at least `span`, and each stage's gradients are whole at `own` or later."""
+    """The step where its pipeline takes at least `span`, and each stage's gradients are whole at `ready_s` or later."""
     is_loose = (as_array(t.layer.work.splits_weight_grad) > 0) | (as_array(t.layer.work.fills) == 0)
     first = as_array(t.layers.first) > 0
     ready = np.where(first & ~is_loose, span, ready_s)  # the first stage ends last, unless weights' gradients come late

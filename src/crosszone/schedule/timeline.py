@@ -258,7 +258,7 @@ IDLE = "idle"
 
 
 def build_view(timeline: Timeline, *, from_s: float = 0.0, max_spans: int = MAX_VIEW_SPANS) -> dict[str, Any]:
-    """The drawable document of one step; spans and bubbles from `from_s` on, at most `most` spans."""
+    """The drawable document of one step; spans and bubbles from `from_s` on, at most `max_spans` spans."""
     window_spans, window = _select_window(timeline, from_s, max_spans)
     phases = _list_phase_rows(timeline)
     return {
