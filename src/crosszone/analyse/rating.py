@@ -96,7 +96,9 @@ def _build_use(
 
     nic = np.inf
     if not pipeline:
-        slowest = min(float(build_group_columns(group, "bf16", 1).nic_bytes_per_s) for _, group in placed.cluster.zone_groups)
+        slowest = min(
+            float(build_group_columns(group, "bf16", 1).nic_bytes_per_s) for _, group in placed.cluster.zone_groups
+        )
         nic = ranks * slowest
     rates: dict[Limit, float] = {
         "link": float(limits.pair[a, b]),

@@ -329,7 +329,9 @@ def build_scored_row(
     run: MeasuredRun, step_s: float, *, gpu_measured: bool, stack_measured: bool, **fields: Any
 ) -> ScoredRow:
     """A run with its predicted step and the band of it; `fields`: what else is known of the row."""
-    low, high = compute_band_factors(moe=run.moe, stack_measured=stack_measured, gpu_measured=gpu_measured, stated=run.complete)
+    low, high = compute_band_factors(
+        moe=run.moe, stack_measured=stack_measured, gpu_measured=gpu_measured, stated=run.complete
+    )
     return ScoredRow(
         id=run.id,
         source=run.source,

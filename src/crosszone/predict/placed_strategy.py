@@ -77,7 +77,9 @@ class Crossings:
     @cached_property
     def _nic(self) -> float:
         """Network rate of the slowest GPU."""
-        return min(float(build_group_columns(group, "bf16", 1).nic_bytes_per_s) for _, group in self.cluster.zone_groups)
+        return min(
+            float(build_group_columns(group, "bf16", 1).nic_bytes_per_s) for _, group in self.cluster.zone_groups
+        )
 
     def get_boundary(self, a: int, b: int, ranks: int) -> tuple[Floats, Floats]:
         """Rate of one rank and latency from zone to zone, where so many ranks share the pair, both ways counted."""
