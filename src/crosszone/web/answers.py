@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
-from crosszone.errors import FileError, InputError, MachineError, Notice, RequestError, StoreError
+from crosszone.errors import CrossZoneError, FileError, MachineError, Notice, RequestError, StoreError
 from crosszone.inputs.value import MOST_NOTICES
 from crosszone.web.language import choose_language
 
@@ -93,15 +95,15 @@ class Json(JSONResponse):
 
     def render(self, content: Any) -> bytes:
         """The body of the answer."""
-        return json_bytes(content)
+        return dump_json(content)
 
 
-def json_bytes(content: Any) -> bytes:
+def dump_json(content: Any) -> bytes:
     """A value as the JSON that is sent."""
     return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
-def errors_documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def document_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route that may refuse with these statuses."""
     why = {
         400: "The body is not JSON.",
@@ -123,56 +125,77 @@ def errors_documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": ErrorBody, "description": why[status]} for status in sorted({*statuses, 401, 421, 422})}
 
 
-def error_answer(request: Request, status: int, notices: Sequence[Notice]) -> Json:
-    """An error as every surface of the API sends it."""
-    return Json(error_body(notices, choose_language(request)), status_code=status)
+def answer_error(request: Request, error: Exception) -> Json:
+    """The answer to an error that CrossZone raises on purpose: 4xx by the kind of error, 503 for the store."""
+    assert isinstance(error, CrossZoneError)
+    status = find_status(error)
+    answer = answer_notices(request, status, error.notices)
+    if status == 401:
+        answer.headers["WWW-Authenticate"] = 'Bearer realm="CrossZone"'
+    if status == 429:
+        answer.headers["Retry-After"] = str(error.notices[0].params.get("seconds", 5))
+    return answer
 
 
-def error_body(notices: Sequence[Notice], language: str) -> dict[str, Any]:
+def find_status(error: CrossZoneError) -> int:
+    """The HTTP status of an error."""
+    if isinstance(error, RequestError):
+        return error.status
+    if isinstance(error, StoreError):
+        return 503  # the request may be right, so it may come again
+    if isinstance(error, MachineError):
+        return 424  # neither the request nor the server is wrong
+    return 413 if isinstance(error, FileError) and error.notices[0].code == "file_too_large" else 422
+
+
+def answer_http_error(request: Request, error: Exception) -> Response:
+    """The answer to what the router refuses: an unknown address, or a method that it does not take."""
+    assert isinstance(error, HTTPException)
+    status = error.status_code
+    code = {404: "not_found", 405: "method_not_allowed"}.get(status, "request_refused")
+    notice = Notice(code=code, value=request.url.path, params={"method": request.method, "status": status})
+    answer = answer_notices(request, status, [notice])
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+def answer_validation_error(request: Request, error: Exception) -> Response:
+    """The answer to parameters of the address or headers that FastAPI refuses; `ApiRoute` refuses bodies itself."""
+    assert isinstance(error, RequestValidationError)
+    notices = [
+        Notice(code="not_valid", field=".".join(str(step) for step in detail["loc"]), value=detail.get("input"))
+        for detail in error.errors()
+    ]
+    return answer_notices(request, 422, notices)
+
+
+def answer_failure(request: Request, error: Exception) -> Json:
+    """The answer to a mistake of ours: logged with its traceback, answered without one."""
+    return Json(build_failure_body(request, error), status_code=500)
+
+
+def answer_notices(request: Request, status: int, notices: Sequence[Notice]) -> Json:
+    """An error as every route sends it."""
+    return Json(build_error_body(notices, choose_language(request)), status_code=status)
+
+
+def build_error_body(notices: Sequence[Notice], language: str) -> dict[str, Any]:
     """The body of an error."""
-    errors = [_of_request(notice).as_dict(language) for notice in notices[:MOST_NOTICES]]
+    errors = [_use_field_of_request(notice).as_dict(language) for notice in notices[:MOST_NOTICES]]
     first = {key: errors[0][key] for key in ("code", "message", "field", "hint")}
     return {**first, "errors": errors}
 
 
-def _of_request(notice: Notice) -> Notice:
+def build_failure_body(request: Request, error: Exception) -> dict[str, Any]:
+    """The body of the answer to a mistake of ours, which is logged."""
+    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    notice = Notice(code="internal", params={"reason": type(error).__name__})
+    return build_error_body([notice], choose_language(request))
+
+
+def _use_field_of_request(notice: Notice) -> Notice:
     """The notice with the field of the request it is about where it names the command line's option for that."""
     if not notice.field.startswith("--"):
         return notice
     option = notice.field.removeprefix("--").replace("-", "_")
     return replace(notice, field={"set": "changes", "switch": "switches", "part": "parts"}.get(option, option))
-
-
-def input_error_answer(request: Request, error: InputError) -> Json:
-    """The answer to input that cannot be used: 4xx by the kind of error."""
-    if isinstance(error, RequestError):
-        answer = error_answer(request, error.status, error.notices)
-        if error.status == 401:
-            answer.headers["WWW-Authenticate"] = 'Bearer realm="CrossZone"'
-        if error.status == 429:
-            answer.headers["Retry-After"] = str(error.notices[0].params.get("seconds", 5))
-        return answer
-    too_large = isinstance(error, FileError) and error.notices[0].code == "file_too_large"
-    return error_answer(request, 413 if too_large else 422, error.notices)
-
-
-def store_error_answer(request: Request, error: StoreError) -> Json:
-    """The answer when what is saved cannot be reached: the request may be right, so it may come again."""
-    return error_answer(request, 503, error.notices)
-
-
-def machine_error_answer(request: Request, error: MachineError) -> Json:
-    """The answer when a machine of the user's does not do its part: neither the request nor the server is wrong."""
-    return error_answer(request, 424, error.notices)
-
-
-def failure_answer(request: Request, error: Exception) -> Json:
-    """The answer to a mistake of ours: logged with its traceback, told without one."""
-    return Json(failure_body(request, error), status_code=500)
-
-
-def failure_body(request: Request, error: Exception) -> dict[str, Any]:
-    """The body of that answer."""
-    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    notice = Notice(code="internal", params={"reason": type(error).__name__})
-    return error_body([notice], choose_language(request))

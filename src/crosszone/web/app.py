@@ -15,15 +15,13 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request
-from starlette.responses import Response
 
 from crosszone import __version__
-from crosszone.errors import CrossZoneError, InputError, MachineError, Notice, StoreError
+from crosszone.errors import CrossZoneError, InputError, MachineError, StoreError
 from crosszone.run.engine import Engine
 from crosszone.run.service import Service
 from crosszone.store import open_store
-from crosszone.web.answers import error_answer, input_error_answer, machine_error_answer, store_error_answer
+from crosszone.web.answers import answer_error, answer_http_error, answer_validation_error
 from crosszone.web.jobs import preload_data
 from crosszone.web.openapi import build_operation_id, complete_description
 from crosszone.web.page import STATIC, PageFiles
@@ -92,49 +90,14 @@ def create_app(
     app.state.crosszone = state
     app.include_router(build_api_router())
     app.router.default = PageFiles()  # what no route takes, so that a wrong method stays a 405
-    app.add_exception_handler(InputError, answer_input_error)
-    app.add_exception_handler(StoreError, answer_store_error)
-    app.add_exception_handler(MachineError, answer_machine_error)
+    for kind in (InputError, StoreError, MachineError):
+        app.add_exception_handler(kind, answer_error)
     app.add_exception_handler(HTTPException, answer_http_error)
     app.add_exception_handler(RequestValidationError, answer_validation_error)
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)  # the page is compressed beforehand
     app.add_middleware(SecurityMiddleware, auth=auth)
     complete_description(app, ROUTERS)
     return app
-
-
-def answer_input_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, InputError)
-    return input_error_answer(request, error)
-
-
-def answer_store_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, StoreError)
-    return store_error_answer(request, error)
-
-
-def answer_machine_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, MachineError)
-    return machine_error_answer(request, error)
-
-
-def answer_http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    status = error.status_code
-    code = {404: "not_found", 405: "method_not_allowed"}.get(status, "request_refused")
-    notice = Notice(code=code, value=request.url.path, params={"method": request.method, "status": status})
-    answer = error_answer(request, status, [notice])
-    answer.headers.update(error.headers or {})
-    return answer
-
-
-def answer_validation_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    notices = [
-        Notice(code="not_valid", field=".".join(str(step) for step in detail["loc"]), value=detail.get("input"))
-        for detail in error.errors()
-    ]
-    return error_answer(request, 422, notices)
 
 
 log = logging.getLogger("crosszone.web")

@@ -24,7 +24,7 @@ from crosszone.plan.search import CancelledError, Progress
 from crosszone.predict.answer import answer, build_predictor_from
 from crosszone.schedule.timeline import build_view
 from crosszone.store.table import MAX_DOCUMENT, MAX_NOTE
-from crosszone.web.answers import json_bytes
+from crosszone.web.answers import dump_json
 from crosszone.web.calibrate_found import RunFound, StepColumns
 from crosszone.web.jobs import IsCancelled
 from crosszone.web.uploads import SourceFile
@@ -85,7 +85,7 @@ def samples_job(
         profile=profile.model_dump(mode="json") if profile.gpus or profile.stacks else None,
         notices=(),
     )
-    return json_bytes(answer.model_dump(mode="json"))
+    return dump_json(answer.model_dump(mode="json"))
 
 
 def collectives_job(
@@ -120,7 +120,7 @@ def collectives_job(
         text=changed.text if changed else None,
         notices=told(notices, source, language),
     )
-    return json_bytes(answer.model_dump(mode="json"))
+    return dump_json(answer.model_dump(mode="json"))
 
 
 def log_job(source: SourceFile, loaded: Loaded, language: str, *, progress: Progress, cancelled: IsCancelled) -> bytes:
@@ -165,7 +165,7 @@ def log_job(source: SourceFile, loaded: Loaded, language: str, *, progress: Prog
         else None,
         notices=told(others, source, language),
     )
-    return json_bytes(answer.model_dump(mode="json"))
+    return dump_json(answer.model_dump(mode="json"))
 
 
 def _log_facts(calibration: SingleRunCalibration) -> dict[str, Any]:
@@ -323,7 +323,7 @@ def run_job(
         difference=against,
         notices=told(run.trim_timeline(step.step, MAX_DOCUMENT).notices, source, language),
     )
-    return json_bytes(answered.model_dump(mode="json"))
+    return dump_json(answered.model_dump(mode="json"))
 
 
 def kept_job(
@@ -356,7 +356,7 @@ def kept_job(
     if loaded is not None:
         headline = build_headline(build_outcome(answer(loaded, language).prediction))
         fields["headline"] |= {"predicted": {key: headline[key] for key in SHOWN}}
-    return json_bytes(fields)
+    return dump_json(fields)
 
 
 def sheet_job(loaded: Loaded, language: str, *, progress: Progress, cancelled: IsCancelled) -> bytes:
@@ -429,7 +429,7 @@ def _answer(report: dict[str, Any]) -> bytes:
     from crosszone.calibrate.accuracy_report import FILES
 
     public = {key: value for key, value in report.items() if key != "folder"}
-    return json_bytes({"present": True, "variable": FOLDER_VARIABLE, "files": list(FILES), "report": public})
+    return dump_json({"present": True, "variable": FOLDER_VARIABLE, "files": list(FILES), "report": public})
 
 
 def _found(folder: Path, tell: Progress) -> Any:

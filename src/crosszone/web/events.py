@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 
 from crosszone.errors import InputError, Notice
 from crosszone.plan.search import CancelledError
-from crosszone.web.answers import error_body, failure_body, json_bytes
+from crosszone.web.answers import build_error_body, build_failure_body, dump_json
 from crosszone.web.language import choose_language
 from crosszone.web.refusals import refuse
 from crosszone.web.workers import Job, Workers, WorkItem
@@ -109,7 +109,7 @@ def stream_lines(request: Request, lines: AsyncIterator[Any]) -> Response:
 
 async def _encode_lines(lines: AsyncIterator[Any]) -> AsyncIterator[bytes]:
     async for line in lines:
-        yield json_bytes(line) + b"\n"
+        yield dump_json(line) + b"\n"
 
 
 async def _compress_lines(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -130,12 +130,12 @@ def _format_ending(request: Request, task: asyncio.Task[bytes]) -> bytes:
     try:
         return b"event: result\ndata: " + task.result() + b"\n\n"
     except CancelledError:
-        return _format_event("error", error_body([Notice(code="work_cancelled")], choose_language(request)))
+        return _format_event("error", build_error_body([Notice(code="work_cancelled")], choose_language(request)))
     except InputError as error:
-        return _format_event("error", error_body(error.notices, choose_language(request)))
+        return _format_event("error", build_error_body(error.notices, choose_language(request)))
     except Exception as error:
-        return _format_event("error", failure_body(request, error))
+        return _format_event("error", build_failure_body(request, error))
 
 
 def _format_event(name: str, data: Any) -> bytes:
-    return f"event: {name}\ndata: ".encode() + json_bytes(data) + b"\n\n"
+    return f"event: {name}\ndata: ".encode() + dump_json(data) + b"\n\n"

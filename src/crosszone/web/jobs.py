@@ -17,7 +17,7 @@ from crosszone.plan.planner import plan_loaded as plans_of
 from crosszone.plan.problem import PlanCache
 from crosszone.plan.search import Progress
 from crosszone.views.report import render_report
-from crosszone.web.answers import json_bytes
+from crosszone.web.answers import dump_json
 
 IsCancelled = Callable[[], bool]
 # Nodes of a cluster whose bundle is made here: each one has a script, and all are sent at once.
@@ -41,7 +41,7 @@ def plan_job(
         loaded,
         lambda: plans_of(loaded, language, progress=progress, cancelled=cancelled, cache=get_plan_cache(), **options),
     )
-    return json_bytes(plans.model_dump(mode="json"))
+    return dump_json(plans.model_dump(mode="json"))
 
 
 def analyse_job(
@@ -51,7 +51,7 @@ def analyse_job(
     answer = _place_refusals(
         loaded, lambda: analysis_of(loaded, language, progress=progress, cancelled=cancelled, **options)
     )
-    return json_bytes(answer.analysis.to_asked())
+    return dump_json(answer.analysis.to_asked())
 
 
 def sweep_job(
@@ -68,7 +68,7 @@ def sweep_job(
         loaded,
         lambda: sweep(loaded.scenario, *axes, progress=progress, cancelled=cancelled, language=language, **options),
     )
-    return json_bytes(result.model_dump(mode="json"))
+    return dump_json(result.model_dump(mode="json"))
 
 
 def radar_job(
@@ -81,7 +81,7 @@ def radar_job(
 ) -> bytes:
     """Alternatives compared with the best of each family, which are searched for."""
     result = build_radar(scenario, variants, language=language, progress=progress, cancelled=cancelled)
-    return json_bytes(result.model_dump(mode="json"))
+    return dump_json(result.model_dump(mode="json"))
 
 
 def report_job(
@@ -91,7 +91,7 @@ def report_job(
     text = _place_refusals(
         loaded, lambda: render_report(loaded, language, progress=progress, cancelled=cancelled, **options)
     )
-    return json_bytes({"format": options["form"], "text": text})
+    return dump_json({"format": options["form"], "text": text})
 
 
 def bundle_job(
@@ -109,7 +109,7 @@ def bundle_job(
             loaded, language, progress=progress, cancelled=cancelled, cache=get_plan_cache(), **options
         ),
     )
-    return json_bytes(bundle.model_dump(mode="json"))
+    return dump_json(bundle.model_dump(mode="json"))
 
 
 @cache

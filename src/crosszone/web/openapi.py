@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 
 from crosszone.inputs.schema import build_json_schema
 from crosszone.inputs.value import Value
-from crosszone.web.answers import errors_documented
+from crosszone.web.answers import document_errors
 from crosszone.web.security import SESSION_COOKIE
 
 PREFIX = "/api/v1"
@@ -52,7 +52,7 @@ def _complete_document(document: dict[str, Any], routers: Sequence[APIRouter]) -
         for method, operation in path.items():
             operation["summary"] = operation.get("description", "").partition("\n")[0].rstrip(".")
             unsafe = (403,) if method not in ("get", "head", "options") else ()
-            for status, response in errors_documented(*_ANY_REQUEST, *unsafe).items():
+            for status, response in document_errors(*_ANY_REQUEST, *unsafe).items():
                 operation["responses"].setdefault(str(status), _describe_error(response["description"]))
             operation["responses"] = dict(sorted(operation["responses"].items()))
 

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from crosszone.inputs.value import Value, parse
 from crosszone.store import MAX_PAGE
 from crosszone.store.registered import Entry, Registry
-from crosszone.web.answers import Json, errors_documented
+from crosszone.web.answers import Json, document_errors
 from crosszone.web.body import document_example
 from crosszone.web.refusals import map_store_errors
 from crosszone.web.state import AppState, State
@@ -82,20 +82,20 @@ def add_registry_routes(
         "",
         status_code=201,
         response_model=entry,
-        responses=errors_documented(400, 403, 409, 413, 415, 503),
+        responses=document_errors(400, 403, 409, 413, 415, 503),
         openapi_extra=document_example(example),
         description=f"Register {noun}, under an id of your own or one that is made.",
     )(add_entry)
     router.get(
         "/{id}",
         response_model=entry,
-        responses=errors_documented(404, 503),
+        responses=document_errors(404, 503),
         description=f"Show {noun}.",
     )(show_entry)
     router.put(
         "/{id}",
         response_model=entry,
-        responses=errors_documented(400, 403, 404, 413, 415, 503),
+        responses=document_errors(400, 403, 404, 413, 415, 503),
         openapi_extra=document_example({key: value for key, value in example.items() if key != "id"}),
         description=f"Put other fields in place of those of {noun}.",
     )(change_entry)
@@ -103,7 +103,7 @@ def add_registry_routes(
         "/{id}",
         status_code=204,
         response_class=Response,
-        responses=errors_documented(403, 404, 409, 503),
+        responses=document_errors(403, 404, 409, 503),
         description=f"Forget {noun}; what it stands for stays as it is.",
     )(remove_entry)
 

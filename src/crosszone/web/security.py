@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crosszone.errors import InputError
-from crosszone.web.answers import errors_documented, failure_answer, input_error_answer
+from crosszone.web.answers import answer_error, answer_failure, document_errors
 from crosszone.web.body import ApiRoute, document_example
 from crosszone.web.refusals import refuse
 from crosszone.web.state import State
@@ -86,11 +86,11 @@ class SecurityMiddleware:
             if body is not None:
                 await self.app(scope, _replay_body(body, receive), answer)
         except InputError as error:
-            await input_error_answer(request, error)(scope, receive, answer)
+            await answer_error(request, error)(scope, receive, answer)
         except Exception as error:
             if started:
                 raise
-            await failure_answer(request, error)(scope, receive, answer)
+            await answer_failure(request, error)(scope, receive, answer)
 
     def _refusal(self, request: Request) -> InputError | None:
         """Why the request is not for us to answer, if so."""
@@ -204,7 +204,7 @@ class SessionBody(BaseModel):
     "",
     status_code=204,
     response_class=Response,
-    responses=errors_documented(400, 413, 415),
+    responses=document_errors(400, 413, 415),
     openapi_extra=document_example({"token": "as-printed-by-crosszone-serve"}),
 )
 async def start_session(body: SessionBody, request: Request, state: State) -> Response:
@@ -225,7 +225,7 @@ async def start_session(body: SessionBody, request: Request, state: State) -> Re
     return answer
 
 
-@session_router.delete("", status_code=204, response_class=Response, responses=errors_documented())
+@session_router.delete("", status_code=204, response_class=Response, responses=document_errors())
 async def end_session(request: Request, state: State) -> Response:
     """End the session of this browser."""
     if state.auth is not None and SESSION_COOKIE in request.cookies:

@@ -30,7 +30,14 @@ from crosszone.analyse.what_if import Available
 from crosszone.errors import InputError, InvalidError, Notice, StoreError
 from crosszone.inputs.value import find_nearest_names
 from crosszone.predict.prediction import Prediction
-from crosszone.web.answers import DescriptionBody, ErrorBody, Json, error_body, errors_documented, failure_body
+from crosszone.web.answers import (
+    DescriptionBody,
+    ErrorBody,
+    Json,
+    build_error_body,
+    build_failure_body,
+    document_errors,
+)
 from crosszone.web.body import NOT_ONE_OF, SCENARIO_EXAMPLE, ApiRoute, ScenarioBody, document_example
 from crosszone.web.events import LINES, finish_job, stream_lines
 from crosszone.web.jobs import analyse_job
@@ -150,7 +157,7 @@ _STREAMED: dict[str, Any] = {
 @router.post(
     "/answers",
     response_model=AnswersDocument,
-    responses={200: {"content": _STREAMED}, **errors_documented(400, 403, 409, 413, 415, 429)},
+    responses={200: {"content": _STREAMED}, **document_errors(400, 403, 409, 413, 415, 429)},
     openapi_extra=document_example({**SCENARIO_EXAMPLE, "parts": ["predict", "timeline"]}),
 )
 async def answer_parts(body: AnswersBody, request: Request, state: State, language: Language) -> Response:
@@ -210,9 +217,9 @@ async def _answer_part(
             return {"answer": await _analyse_part(request, state, request_scenario, name)}
         return {"answer": await run_in_threadpool(_compute_part, state, request_scenario, name, options)}
     except (InputError, StoreError) as error:
-        return {"error": error_body(error.notices, request_scenario.language)}
+        return {"error": build_error_body(error.notices, request_scenario.language)}
     except Exception as error:
-        return {"error": failure_body(request, error)}
+        return {"error": build_failure_body(request, error)}
 
 
 async def _analyse_part(

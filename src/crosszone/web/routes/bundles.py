@@ -23,7 +23,7 @@ from crosszone.inputs.schema import build_json_schema
 from crosszone.inputs.value import Value, parse
 from crosszone.store import BundleRow, Page, SavedBundle
 from crosszone.text import render_sentence
-from crosszone.web.answers import Json, errors_documented
+from crosszone.web.answers import Json, document_errors
 from crosszone.web.body import BUDGET_S, MOST_S, SCENARIO_EXAMPLE, ApiRoute, ScenarioBody, document_example
 from crosszone.web.events import STREAMED, finish_job, run_job
 from crosszone.web.jobs import bundle_job
@@ -142,14 +142,14 @@ class SaveBundleBody(BundleBody):
     name: str | None = Field(default=None, max_length=MOST_NAME, description="What to call it; none: as the scenario.")
 
 
-@router.get("", response_model=Page[BundleRow], responses=errors_documented(503))
+@router.get("", response_model=Page[BundleRow], responses=document_errors(503))
 def list_bundles(state: State, limit: Limit = 50, before: Before = None) -> Page[BundleRow]:
     """List saved bundles, newest first."""
     return state.store.bundles.page(limit=limit, before=before)
 
 
 # Before `/{id}`, which would take "choices" for an id.
-@router.get("/choices", response_model=Choices, responses=errors_documented())
+@router.get("/choices", response_model=Choices, responses=document_errors())
 def list_choices(language: Language) -> Choices:
     """List frameworks, launchers and settings to choose from."""
     return build_choices(language)
@@ -158,7 +158,7 @@ def list_choices(language: Language) -> Choices:
 @router.post(
     "/preview",
     response_model=Bundle,
-    responses={200: {"content": STREAMED}, **errors_documented(400, 403, 409, 413, 415, 429)},
+    responses={200: {"content": STREAMED}, **document_errors(400, 403, 409, 413, 415, 429)},
     openapi_extra=document_example(_EXAMPLE),
 )
 async def preview_bundle(body: BundleBody, request: Request, state: State, language: Language) -> Response:
@@ -171,7 +171,7 @@ async def preview_bundle(body: BundleBody, request: Request, state: State, langu
 @router.post(
     "/zip",
     response_class=Response,
-    responses={200: _ZIP, **errors_documented(400, 403, 409, 413, 415, 429)},
+    responses={200: _ZIP, **document_errors(400, 403, 409, 413, 415, 429)},
     openapi_extra=document_example(_EXAMPLE),
 )
 async def archive_bundle(body: BundleBody, request: Request, state: State, language: Language) -> Response:
@@ -184,7 +184,7 @@ async def archive_bundle(body: BundleBody, request: Request, state: State, langu
     "",
     status_code=201,
     response_model=BundleRow,
-    responses=errors_documented(400, 403, 409, 413, 415, 429, 503),
+    responses=document_errors(400, 403, 409, 413, 415, 429, 503),
     openapi_extra=document_example({**_EXAMPLE, "name": "first try"}),
 )
 async def save_bundle(body: SaveBundleBody, request: Request, state: State, language: Language) -> Response:
@@ -199,14 +199,14 @@ async def save_bundle(body: SaveBundleBody, request: Request, state: State, lang
     return await run_in_threadpool(save)
 
 
-@router.get("/{id}", response_model=SavedBundle, responses=errors_documented(404, 503))
+@router.get("/{id}", response_model=SavedBundle, responses=document_errors(404, 503))
 def open_bundle(id: Id, state: State) -> Json:
     """Open a saved bundle with all its files."""
     with map_store_errors():
         return Json(state.store.bundles.get(id).model_dump(mode="json"))
 
 
-@router.get("/{id}/files/{path:path}", response_class=Response, responses={200: _TEXT, **errors_documented(404, 503)})
+@router.get("/{id}/files/{path:path}", response_class=Response, responses={200: _TEXT, **document_errors(404, 503)})
 def show_file(id: Id, path: FilePath, state: State) -> Response:
     """Give one file of a saved bundle; only a path that the bundle itself names."""
     with map_store_errors():
@@ -217,7 +217,7 @@ def show_file(id: Id, path: FilePath, state: State) -> Response:
     raise refuse(404, "bundle_no_file", field="path", value=path)
 
 
-@router.get("/{id}/zip", response_class=Response, responses={200: _ZIP, **errors_documented(404, 503)})
+@router.get("/{id}/zip", response_class=Response, responses={200: _ZIP, **document_errors(404, 503)})
 def archive_saved_bundle(id: Id, state: State) -> Response:
     """Give a saved bundle as an archive."""
     with map_store_errors():
@@ -225,7 +225,7 @@ def archive_saved_bundle(id: Id, state: State) -> Response:
     return _build_archive(saved.bundle, saved.name)
 
 
-@router.delete("/{id}", status_code=204, response_class=Response, responses=errors_documented(403, 404, 503))
+@router.delete("/{id}", status_code=204, response_class=Response, responses=document_errors(403, 404, 503))
 def delete_bundle(id: Id, state: State) -> Response:
     """Delete a saved bundle."""
     with map_store_errors():

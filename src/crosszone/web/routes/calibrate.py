@@ -15,7 +15,7 @@ from starlette.responses import Response
 from crosszone.errors import InputError
 from crosszone.inputs.scenario import Loaded
 from crosszone.store import Result, ResultRow
-from crosszone.web.answers import Json, errors_documented
+from crosszone.web.answers import Json, document_errors
 from crosszone.web.body import SCENARIO_EXAMPLE, ApiRoute, ScenarioBody, document_example
 from crosszone.web.calibrate_examples import BENCHMARK, COLLECTIVES, LOG, SAMPLES
 from crosszone.web.calibrate_found import FitFound, LinksFound, RunFound
@@ -34,7 +34,7 @@ router = APIRouter(prefix="/calibrate", tags=["calibrate"], route_class=ApiRoute
 # What every route answers that does a job on an uploaded file.
 FILE_JOB_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {"content": STREAMED},
-    **errors_documented(400, 403, 404, 409, 413, 415, 429),
+    **document_errors(400, 403, 404, 409, 413, 415, 429),
 }
 
 UPLOAD_TYPE = "application/octet-stream"
@@ -131,7 +131,7 @@ class ImportResultBody(TraceFileBody):
     "/files",
     status_code=201,
     response_model=UploadedFile,
-    responses=errors_documented(400, 403, 408, 413, 415, 429),
+    responses=document_errors(400, 403, 408, 413, 415, 429),
     openapi_extra={"requestBody": _UPLOAD},
 )
 async def upload_file(
@@ -151,7 +151,7 @@ async def upload_file(
     return Json(upload.model_dump(), status_code=201)
 
 
-@router.delete("/files/{id}", status_code=204, response_class=Response, responses=errors_documented(403, 404))
+@router.delete("/files/{id}", status_code=204, response_class=Response, responses=document_errors(403, 404))
 def drop_file(id: Id, state: State) -> Response:
     """Forget a file that was handed in."""
     with map_store_errors():
@@ -226,7 +226,7 @@ async def inspect_workbook(body: RunFileBody, request: Request, state: State, la
 @router.post(
     "/sheet/download",
     response_class=Response,
-    responses={200: _WORKBOOK, **errors_documented(400, 403, 409, 413, 415, 429)},
+    responses={200: _WORKBOOK, **document_errors(400, 403, 409, 413, 415, 429)},
     openapi_extra=document_example(SCENARIO_EXAMPLE),
 )
 async def download_workbook(body: ScenarioBody, request: Request, state: State, language: Language) -> Response:
@@ -237,7 +237,7 @@ async def download_workbook(body: ScenarioBody, request: Request, state: State, 
     return Response(workbook, media_type=WORKBOOK_TYPE, headers=headers)
 
 
-@router.get("/sheet", response_class=Response, responses={200: _WORKBOOK, **errors_documented()})
+@router.get("/sheet", response_class=Response, responses={200: _WORKBOOK, **document_errors()})
 def download_example_workbook(language: Language) -> Response:
     """Give the workbook of an example: drop-downs, named cells, every formula editable."""
     from crosszone.calibrate.sheet import build_workbook
@@ -249,7 +249,7 @@ def download_example_workbook(language: Language) -> Response:
 
 
 @router.get(
-    "/sheet/results/{id}", response_class=Response, responses={200: _WORKBOOK, **errors_documented(404, 409, 503)}
+    "/sheet/results/{id}", response_class=Response, responses={200: _WORKBOOK, **document_errors(404, 409, 503)}
 )
 def download_result_workbook(id: Id, state: State, language: Language) -> Response:
     """Give a saved result as a workbook: with formulas where it is a prediction that they cover, else as values."""
@@ -262,7 +262,7 @@ def download_result_workbook(id: Id, state: State, language: Language) -> Respon
     "/results",
     status_code=201,
     response_model=ResultRow,
-    responses=errors_documented(400, 403, 404, 409, 413, 415, 429, 503),
+    responses=document_errors(400, 403, 404, 409, 413, 415, 429, 503),
     openapi_extra=document_example({"content": BENCHMARK, "name": "benchmark.csv", "iteration": "best"}),
 )
 async def import_result(body: ImportResultBody, request: Request, state: State, language: Language) -> Response:

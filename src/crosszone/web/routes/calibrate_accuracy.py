@@ -16,7 +16,7 @@ from crosszone.inputs.value import Value
 from crosszone.store import ResultRow
 from crosszone.store.saved import Results
 from crosszone.store.table import MAX_PAGE
-from crosszone.web.answers import Json, errors_documented
+from crosszone.web.answers import Json, document_errors
 from crosszone.web.body import ApiRoute
 from crosszone.web.calibrate_jobs import accuracy_job, key_of, parts_job
 from crosszone.web.events import STREAMED, run_job
@@ -87,7 +87,7 @@ class AccuracyReport(Value):
 @router.get(
     "",
     response_model=AccuracyReport,
-    responses={200: {"content": STREAMED}, **errors_documented(409, 429)},
+    responses={200: {"content": STREAMED}, **document_errors(409, 429)},
 )
 async def report_accuracy(request: Request, state: State, language: Language) -> Response:
     """Predict the measured runs that lie on the server: error tables and what figures are drawn of."""
@@ -97,14 +97,14 @@ async def report_accuracy(request: Request, state: State, language: Language) ->
 @router.get(
     "/parts",
     response_model=AccuracyReport,
-    responses={200: {"content": STREAMED}, **errors_documented(409, 429)},
+    responses={200: {"content": STREAMED}, **document_errors(409, 429)},
 )
 async def report_parts(request: Request, state: State, language: Language) -> Response:
     """Tell of the jobs that were timed part by part alone: errors, shares, steadiness. It takes a moment."""
     return await _answer_report(request, state, parts_job, language)
 
 
-@router.get("/runs", response_model=SavedAccuracy, responses=errors_documented(503))
+@router.get("/runs", response_model=SavedAccuracy, responses=document_errors(503))
 def list_saved_runs(state: State) -> Json:
     """List saved runs beside what was predicted of them, and how far off that was."""
     return Json(compare_saved_runs(state.store.results).model_dump(mode="json"))

@@ -18,7 +18,7 @@ from crosszone.cost.own_profiles import OwnProfile, read_named
 from crosszone.cost.profile import Profiles
 from crosszone.errors import InputError, InvalidError, RequestError
 from crosszone.inputs.value import Value, parse
-from crosszone.web.answers import Json, errors_documented
+from crosszone.web.answers import Json, document_errors
 from crosszone.web.body import ApiRoute, document_example
 from crosszone.web.language import Language
 from crosszone.web.refusals import map_store_errors
@@ -130,7 +130,7 @@ class DefaultProfileBody(BaseModel):
     name: str | None = Field(max_length=200, description="An own profile; null: the shipped values.")
 
 
-@router.get("/profiles", response_model=ProfileList, responses=errors_documented())
+@router.get("/profiles", response_model=ProfileList, responses=document_errors())
 def list_profiles(language: Language) -> Json:
     """List own profiles with their errors, which one is the default, and operator errors by GPU."""
     default, notices = None, tuple[dict[str, Any], ...]()
@@ -149,7 +149,7 @@ def list_profiles(language: Language) -> Json:
     "/profiles",
     status_code=201,
     response_model=OwnProfile,
-    responses=errors_documented(400, 403, 409, 413, 415),
+    responses=document_errors(400, 403, 409, 413, 415),
     openapi_extra=document_example(_EXAMPLE),
 )
 def save_profile(body: SaveProfileBody) -> Json:
@@ -167,14 +167,14 @@ def save_profile(body: SaveProfileBody) -> Json:
     return Json(profile.model_dump(mode="json"), status_code=201)
 
 
-@router.get("/profiles/{name}", response_model=OwnProfile, responses=errors_documented(404))
+@router.get("/profiles/{name}", response_model=OwnProfile, responses=document_errors(404))
 def show_profile(name: ProfileName) -> Json:
     """Show an own profile with every value."""
     with map_store_errors():
         return Json(read_named(name).model_dump(mode="json"))
 
 
-@router.get("/profiles/{name}/yaml", response_class=Response, responses={200: _YAML, **errors_documented(404)})
+@router.get("/profiles/{name}/yaml", response_class=Response, responses={200: _YAML, **document_errors(404)})
 def download_profile(name: ProfileName) -> Response:
     """Give an own profile as a file, which `crosszone --profile FILE predict` takes."""
     with map_store_errors():
@@ -183,7 +183,7 @@ def download_profile(name: ProfileName) -> Response:
     return Response(own_profiles.format_text(profile), media_type="application/yaml", headers=headers)
 
 
-@router.delete("/profiles/{name}", status_code=204, response_class=Response, responses=errors_documented(403, 404, 405))
+@router.delete("/profiles/{name}", status_code=204, response_class=Response, responses=document_errors(403, 404, 405))
 def delete_profile(name: ProfileName) -> Response:
     """Delete an own profile; where it was the default, the shipped values are used from now on."""
     with map_store_errors(), _write_lock:
@@ -194,7 +194,7 @@ def delete_profile(name: ProfileName) -> Response:
 @router.put(
     "/default",
     response_model=DefaultProfileBody,
-    responses=errors_documented(400, 403, 404, 413, 415),
+    responses=document_errors(400, 403, 404, 413, 415),
     openapi_extra=document_example({"name": "my-cluster"}),
 )
 def set_default_profile(body: DefaultProfileBody) -> Json:

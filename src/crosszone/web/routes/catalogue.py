@@ -35,7 +35,7 @@ from crosszone.inputs.catalogue.own import (
 from crosszone.inputs.document import Document, parse_document
 from crosszone.inputs.hf_config import parse_hf_config
 from crosszone.inputs.summary import describe_model
-from crosszone.web.answers import Json, errors_documented
+from crosszone.web.answers import Json, document_errors
 from crosszone.web.body import ApiRoute, document_example
 from crosszone.web.refusals import refuse
 
@@ -98,19 +98,19 @@ class RemovedBody(BaseModel):
     removed: str
 
 
-@router.get("/catalogue/links", tags=["catalogue"], responses=errors_documented())
+@router.get("/catalogue/links", tags=["catalogue"], responses=document_errors())
 def list_links() -> list[dict[str, Any]]:
     """List what was measured between regions."""
     return [pair.to_plain() for pair in catalogue().list_measured_pairs()]
 
 
-@router.get("/catalogue/sources", tags=["catalogue"], responses=errors_documented())
+@router.get("/catalogue/sources", tags=["catalogue"], responses=document_errors())
 def list_sources() -> dict[str, dict[str, Any]]:
     """List the citations that figures name by id."""
     return catalogue().sources
 
 
-@router.get("/catalogue/forms/{kind}", tags=["catalogue"], responses=errors_documented(404))
+@router.get("/catalogue/forms/{kind}", tags=["catalogue"], responses=document_errors(404))
 def list_form_fields(kind: KindName) -> list[FormField]:
     """List the fields of an own entry: how a form asks for them."""
     return list(build_form_fields(check_kind(kind)))
@@ -120,7 +120,7 @@ def list_form_fields(kind: KindName) -> list[FormField]:
     "/catalogue/models/hf",
     tags=["catalogue"],
     response_model=ImportedModelBody,
-    responses=errors_documented(400, 403, 413, 415),
+    responses=document_errors(400, 403, 413, 415),
     openapi_extra=document_example({"text": _HF_EXAMPLE}),
 )
 def import_hf_config(body: HfConfigBody) -> Json:
@@ -132,7 +132,7 @@ def import_hf_config(body: HfConfigBody) -> Json:
     return Json({"name": model.name, "fields": {"architecture": architecture}, "parameters": described["parameters"]})
 
 
-@router.get("/catalogue/{kind}", tags=["catalogue"], responses=errors_documented(404))
+@router.get("/catalogue/{kind}", tags=["catalogue"], responses=document_errors(404))
 def list_entries(kind: KindName) -> list[dict[str, Any]]:
     """List all GPUs, models or regions with everything that follows from their figures."""
     checked = check_kind(kind)
@@ -143,7 +143,7 @@ def list_entries(kind: KindName) -> list[dict[str, Any]]:
     "/catalogue/{kind}",
     tags=["catalogue"],
     status_code=201,
-    responses=errors_documented(400, 403, 404, 409, 413, 415),
+    responses=document_errors(400, 403, 404, 409, 413, 415),
     openapi_extra=document_example(
         {"name": "my-gpu", "fields": {"dense_tflops": {"bf16": 300}, "memory_gib": 64, "memory_gb_per_s": 2000}}
     ),
@@ -160,7 +160,7 @@ def add_entry(kind: KindName, body: NewEntryBody) -> Json:
     "/catalogue/{kind}/{name:path}/fields",
     tags=["catalogue"],
     response_model=EntryFieldsBody,
-    responses=errors_documented(404),
+    responses=document_errors(404),
 )
 def list_entry_fields(kind: KindName, name: EntryName) -> dict[str, Any]:
     """Give the fields of an entry: all of an own one, to change it; else those to start an own one from."""
@@ -174,7 +174,7 @@ def list_entry_fields(kind: KindName, name: EntryName) -> dict[str, Any]:
     }
 
 
-@router.get("/catalogue/{kind}/{name:path}", tags=["catalogue"], responses=errors_documented(404))
+@router.get("/catalogue/{kind}/{name:path}", tags=["catalogue"], responses=document_errors(404))
 def show_entry(kind: KindName, name: EntryName) -> dict[str, Any]:
     """Show one entry, by name or alias, with the source of each figure."""
     checked = check_kind(kind)
@@ -184,7 +184,7 @@ def show_entry(kind: KindName, name: EntryName) -> dict[str, Any]:
 @router.put(
     "/catalogue/{kind}/{name:path}",
     tags=["catalogue"],
-    responses=errors_documented(400, 403, 404, 405, 409, 413, 415),
+    responses=document_errors(400, 403, 404, 405, 409, 413, 415),
     openapi_extra=document_example(
         {"fields": {"dense_tflops": {"bf16": 300}, "memory_gib": 64, "memory_gb_per_s": 2000, "usd_per_hour": 0}}
     ),
@@ -200,7 +200,7 @@ def change_entry(kind: KindName, name: EntryName, body: ReplacementBody) -> Json
     "/catalogue/{kind}/{name:path}",
     tags=["catalogue"],
     response_model=RemovedBody,
-    responses=errors_documented(403, 404, 405),
+    responses=document_errors(403, 404, 405),
 )
 def delete_entry(kind: KindName, name: EntryName) -> dict[str, Any]:
     """Forget an own entry."""
@@ -209,13 +209,13 @@ def delete_entry(kind: KindName, name: EntryName) -> dict[str, Any]:
         return {"removed": remove_entry(checked, name)}
 
 
-@router.get("/profiles", tags=["profiles"], response_model=list[ProfileSummary], responses=errors_documented())
+@router.get("/profiles", tags=["profiles"], response_model=list[ProfileSummary], responses=document_errors())
 def list_profiles() -> tuple[ProfileDescription, ...]:
     """List all: common values, GPU families and software stacks."""
     return list_profile_descriptions()
 
 
-@router.get("/profiles/{name}", tags=["profiles"], response_model=ProfileDescription, responses=errors_documented(404))
+@router.get("/profiles/{name}", tags=["profiles"], response_model=ProfileDescription, responses=document_errors(404))
 def show_profile(
     name: Annotated[str, Path(min_length=1, max_length=200, description="Name of a profile.")],
 ) -> ProfileDescription:

@@ -21,7 +21,7 @@ from crosszone.run.environments import Sort, filter_environments, remove_environ
 from crosszone.run.request import MAX_NODES, TaskRequest
 from crosszone.run.work import TaskPreview
 from crosszone.store.registered import Entry
-from crosszone.web.answers import Json, errors_documented
+from crosszone.web.answers import Json, document_errors
 from crosszone.web.body import ApiRoute, document_example
 from crosszone.web.language import Language
 from crosszone.web.refusals import map_store_errors, refuse
@@ -127,7 +127,7 @@ class ClusterTextBody(Value):
     """The same as YAML."""
 
 
-@router.get("", response_model=EnvironmentList, responses=errors_documented(503))
+@router.get("", response_model=EnvironmentList, responses=document_errors(503))
 def list_environments(
     state: State,
     zone: Annotated[list[FilterText] | None, Query(max_length=100, description="Only of these zones.")] = None,
@@ -157,7 +157,7 @@ def list_environments(
 
 
 # Before the routes of the registry: `/environments/{id}` would take "links" for an id.
-@router.get("/links", response_model=Entries[MeasuredLink], responses=errors_documented(503))
+@router.get("/links", response_model=Entries[MeasuredLink], responses=document_errors(503))
 def list_links(state: State) -> Json:
     """List the links that were measured between environments."""
     return Json(Entries[MeasuredLink](entries=state.store.measured_links.all()).model_dump(mode="json"))
@@ -178,7 +178,7 @@ add_registry_routes(
 @router.post(
     "/import",
     response_model=ImportedEnvironmentsBody,
-    responses=errors_documented(400, 403, 409, 413, 415, 424, 503),
+    responses=document_errors(400, 403, 409, 413, 415, 424, 503),
     openapi_extra=document_example({"format": "yaml", "text": _IMPORT_EXAMPLE}),
 )
 def import_environments(body: ImportEnvironmentsBody, state: State) -> Json:
@@ -192,7 +192,7 @@ def import_environments(body: ImportEnvironmentsBody, state: State) -> Json:
 @router.post(
     "/measure",
     response_model=Entry[MeasuredLink],
-    responses=errors_documented(400, 403, 404, 413, 415, 424, 503),
+    responses=document_errors(400, 403, 404, 413, 415, 424, 503),
     openapi_extra=document_example({"first": "env-001", "second": "env-003"}),
 )
 def measure_link(body: MeasureLinkBody, state: State) -> Json:
@@ -206,7 +206,7 @@ def measure_link(body: MeasureLinkBody, state: State) -> Json:
 @router.post(
     "/cluster",
     response_model=ClusterTextBody,
-    responses=errors_documented(400, 403, 404, 413, 415, 503),
+    responses=document_errors(400, 403, 404, 413, 415, 503),
     openapi_extra=document_example({"nodeIds": [EXAMPLE["id"]]}),
 )
 def build_cluster(body: ClusterBody, state: State) -> Json:
@@ -219,7 +219,7 @@ def build_cluster(body: ClusterBody, state: State) -> Json:
 @router.post(
     "/selection",
     response_model=TaskPreview,
-    responses=errors_documented(400, 403, 413, 415, 503),
+    responses=document_errors(400, 403, 413, 415, 503),
     openapi_extra=document_example({"modelId": "llama-2-7b", "distributedConfig": {"nodeIds": [EXAMPLE["id"]]}}),
 )
 def describe_selection(body: TaskRequest, state: State, language: Language) -> Json:
@@ -227,7 +227,7 @@ def describe_selection(body: TaskRequest, state: State, language: Language) -> J
     return Json(state.service.choose(body, language).model_dump(mode="json"))
 
 
-@router.post("/{id}/probe", response_model=Entry[Environment], responses=errors_documented(403, 404, 424, 503))
+@router.post("/{id}/probe", response_model=Entry[Environment], responses=document_errors(403, 404, 424, 503))
 def probe_environment(id: Id, state: State) -> Json:
     """Ask an environment's machine what it is, and keep what it says; one out of reach is marked so."""
     with map_store_errors():

@@ -12,7 +12,7 @@ from crosszone.inputs.frameworks import load_frameworks
 from crosszone.inputs.schema import build_json_schema
 from crosszone.plan.schema import ROOTS
 from crosszone.text import LANGUAGES, load_texts
-from crosszone.web.answers import TextBody, errors_documented
+from crosszone.web.answers import TextBody, document_errors
 from crosszone.web.body import ApiRoute
 from crosszone.web.refusals import refuse
 from crosszone.web.state import State
@@ -20,7 +20,7 @@ from crosszone.web.state import State
 router = APIRouter(route_class=ApiRoute)
 
 
-@router.get("/text/{language}", tags=["page"], response_model=TextBody, responses=errors_documented(404))
+@router.get("/text/{language}", tags=["page"], response_model=TextBody, responses=document_errors(404))
 def list_texts(language: Annotated[str, Path(max_length=20, description="en or zh.")]) -> dict[str, Any]:
     """Give the strings of the page in one language."""
     if language not in LANGUAGES:
@@ -30,7 +30,7 @@ def list_texts(language: Annotated[str, Path(max_length=20, description="en or z
     return {"language": language, "page": strings["page"], "label": strings["label"], "framework": titles}
 
 
-@router.get("/schema/{name}", tags=["schema"], responses=errors_documented(404))
+@router.get("/schema/{name}", tags=["schema"], responses=document_errors(404))
 def show_schema(
     name: Annotated[str, Path(max_length=50, description="scenario, model, job, cluster, strategy, ...")],
 ) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def show_schema(
 
 
 @router.delete(
-    "/work/{id}", tags=["work"], status_code=204, response_class=Response, responses=errors_documented(403, 404)
+    "/work/{id}", tags=["work"], status_code=204, response_class=Response, responses=document_errors(403, 404)
 )
 def cancel_work(
     id: Annotated[str, Path(max_length=100, description="As `started` told it.")], state: State

@@ -20,7 +20,7 @@ from crosszone.analyse.what_if import (
 )
 from crosszone.predict.predict import build_predictor
 from crosszone.predict.prediction import Prediction
-from crosszone.web.answers import Json, errors_documented
+from crosszone.web.answers import Json, document_errors
 from crosszone.web.body import SCENARIO_EXAMPLE, ApiRoute, FieldPath, ScenarioBody, document_example
 from crosszone.web.language import Language
 from crosszone.web.refusals import refuse
@@ -71,7 +71,7 @@ class ExplainBody(ExplainOptions, ScenarioBody):
     "/predict",
     tags=["predict"],
     response_model=Prediction,
-    responses=errors_documented(400, 403, 413, 415),
+    responses=document_errors(400, 403, 413, 415),
     openapi_extra=document_example(SCENARIO_EXAMPLE),
 )
 def predict_scenario(body: ScenarioBody, state: State, language: Language) -> Json:
@@ -83,7 +83,7 @@ def predict_scenario(body: ScenarioBody, state: State, language: Language) -> Js
     "/what-if",
     tags=["what-if"],
     response_model=WhatIfFigures,
-    responses=errors_documented(400, 403, 413, 415),
+    responses=document_errors(400, 403, 413, 415),
     openapi_extra=document_example({**SCENARIO_EXAMPLE, "changes": {"job.global_batch": 2048}}),
 )
 def predict_what_if(body: WhatIfBody, state: State, language: Language) -> Json:
@@ -95,7 +95,7 @@ def predict_what_if(body: WhatIfBody, state: State, language: Language) -> Json:
     "/what-if/switches",
     tags=["what-if"],
     response_model=tuple[Available, ...],
-    responses=errors_documented(400, 403, 413, 415),
+    responses=document_errors(400, 403, 413, 415),
     openapi_extra=document_example(SCENARIO_EXAMPLE),
 )
 def list_switches(body: WhatIfBody, state: State, language: Language) -> Json:
@@ -110,7 +110,7 @@ def list_switches(body: WhatIfBody, state: State, language: Language) -> Json:
     "/explain",
     tags=["explain"],
     response_model=Explanation,
-    responses=errors_documented(400, 403, 413, 415),
+    responses=document_errors(400, 403, 413, 415),
     openapi_extra=document_example({**SCENARIO_EXAMPLE, "figure": "mfu"}),
 )
 def explain_figure(body: ExplainBody, state: State, language: Language) -> Json:
@@ -160,13 +160,13 @@ def explain_predicted(request_scenario: RequestScenario, options: ExplainOptions
     )
 
 
-@router.get("/formulas", tags=["explain"], response_model=list[Formula], responses=errors_documented(403))
+@router.get("/formulas", tags=["explain"], response_model=list[Formula], responses=document_errors(403))
 def list_formulas() -> Json:
     """List every formula with its text (English), in the order of the documentation."""
     return Json([formula.model_dump(mode="json") for formula in load_formulas().values()])
 
 
-@router.get("/formulas/{id}", tags=["explain"], response_model=Formula, responses=errors_documented(403, 404))
+@router.get("/formulas/{id}", tags=["explain"], response_model=Formula, responses=document_errors(403, 404))
 def show_formula(id: Annotated[str, Path(max_length=100, description="Id of a formula, e.g. C3.")]) -> Json:
     """Show one formula."""
     if id not in load_formulas():

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from crosszone.predict.ranks import MOST_RANKS, build_ranks, list_rank_places
-from crosszone.web.answers import Json, NoticeBody, errors_documented
+from crosszone.web.answers import Json, NoticeBody, document_errors
 from crosszone.web.body import SCENARIO_EXAMPLE, ApiRoute, ScenarioBody, document_example
 from crosszone.web.language import Language
 from crosszone.web.scenarios import RequestScenario
@@ -98,7 +98,7 @@ class PlacesBody(BaseModel):
 @router.post(
     "/ranks",
     response_model=RanksBody,
-    responses=errors_documented(400, 403, 413, 415),
+    responses=document_errors(400, 403, 413, 415),
     openapi_extra=document_example(SCENARIO_EXAMPLE),
 )
 def list_ranks(body: ScenarioBody, state: State, language: Language) -> Json:
@@ -109,7 +109,7 @@ def list_ranks(body: ScenarioBody, state: State, language: Language) -> Json:
 @router.post(
     "/places",
     response_model=PlacesBody,
-    responses=errors_documented(400, 403, 413, 415),
+    responses=document_errors(400, 403, 413, 415),
     openapi_extra=document_example(SCENARIO_EXAMPLE),
 )
 def list_places(body: ScenarioBody, state: State, language: Language) -> Json:

@@ -36,7 +36,7 @@ from crosszone.run.history import RUN_KEY
 from crosszone.schedule.measured import read_measured
 from crosszone.schedule.timeline import PHASES, Timeline, build_view
 from crosszone.store import Page, Result, ResultRow
-from crosszone.web.answers import Json, errors_documented, json_bytes
+from crosszone.web.answers import Json, document_errors, dump_json
 from crosszone.web.body import SCENARIO_EXAMPLE, ApiRoute, ScenarioBody, StrategyOverride, document_example
 from crosszone.web.language import Language
 from crosszone.web.refusals import map_store_errors, refuse
@@ -161,7 +161,7 @@ class ResultTimelineBody(ViewBody):
     steps: StepsBody | None = Field(description="All steps of the run; null: it was predicted.")
 
 
-@router.get("/results", response_model=Page[ResultRow], responses=errors_documented(503))
+@router.get("/results", response_model=Page[ResultRow], responses=document_errors(503))
 def list_results(state: State, limit: Limit = 50, before: Before = None) -> Page[ResultRow]:
     """List saved results with their main figures, newest first."""
     return state.store.results.page(limit=limit, before=before)
@@ -171,7 +171,7 @@ def list_results(state: State, limit: Limit = 50, before: Before = None) -> Page
     "/results",
     status_code=201,
     response_model=ResultRow,
-    responses=errors_documented(400, 403, 409, 413, 415, 503),
+    responses=document_errors(400, 403, 409, 413, 415, 503),
     openapi_extra=document_example({**SCENARIO_EXAMPLE, "name": "first try"}),
 )
 def save_result(body: ResultBody, state: State, language: Language) -> Json:
@@ -183,7 +183,7 @@ def save_result(body: ResultBody, state: State, language: Language) -> Json:
 
 
 # Before `/results/{id}`, which would take "export" for an id.
-@router.get("/results/export", response_class=Response, responses={200: _FILES, **errors_documented(404, 409, 503)})
+@router.get("/results/export", response_class=Response, responses={200: _FILES, **document_errors(404, 409, 503)})
 def export_results(
     state: State,
     ids: Annotated[str, Query(max_length=MOST * 70, description="Ids with commas between.")],
@@ -196,18 +196,18 @@ def export_results(
     with map_store_errors():
         results = [state.store.results.get(id) for id in wanted_ids]
     if format == "json":
-        return _build_file(json_bytes([result.model_dump() for result in results]), "json", "application/json")
+        return _build_file(dump_json([result.model_dump() for result in results]), "json", "application/json")
     return _build_file(format_csv(results).encode("utf-8", "replace"), "csv", "text/csv; charset=utf-8")
 
 
-@router.get("/results/{id}", response_model=Result, responses=errors_documented(404, 503))
+@router.get("/results/{id}", response_model=Result, responses=document_errors(404, 503))
 def open_result(id: Id, state: State) -> Json:
     """Open a saved result with all its numbers."""
     with map_store_errors():
         return Json(state.store.results.get(id).model_dump())
 
 
-@router.get("/results/{id}/scenario", response_class=Response, responses={200: _YAML, **errors_documented(404, 503)})
+@router.get("/results/{id}/scenario", response_class=Response, responses={200: _YAML, **document_errors(404, 503)})
 def show_result_scenario(id: Id, state: State) -> Response:
     """Give the scenario of a saved result as text, with the strategy the result was made with."""
     with map_store_errors():
@@ -220,7 +220,7 @@ def show_result_scenario(id: Id, state: State) -> Response:
     return Response(text, media_type="application/yaml")
 
 
-@router.get("/results/{id}/timeline", response_model=ResultTimelineBody, responses=errors_documented(404, 409, 503))
+@router.get("/results/{id}/timeline", response_model=ResultTimelineBody, responses=document_errors(404, 409, 503))
 def draw_result(id: Id, state: State, language: Language, iteration: StepChoice = "best") -> Json:
     """Draw one step of a saved result; 404 where nothing is known of what happened within its step."""
     with map_store_errors():
@@ -236,7 +236,7 @@ def draw_result(id: Id, state: State, language: Language, iteration: StepChoice 
 @router.patch(
     "/results/{id}",
     response_model=ResultRow,
-    responses=errors_documented(400, 403, 404, 413, 415, 503),
+    responses=document_errors(400, 403, 404, 413, 415, 503),
     openapi_extra=document_example({"name": "another name"}),
 )
 def change_result(id: Id, body: ResultChange, state: State) -> Json:
@@ -245,7 +245,7 @@ def change_result(id: Id, body: ResultChange, state: State) -> Json:
         return Json(_build_row(state.store.results.change(id, name=body.name, note=body.note)))
 
 
-@router.delete("/results/{id}", status_code=204, response_class=Response, responses=errors_documented(403, 404, 503))
+@router.delete("/results/{id}", status_code=204, response_class=Response, responses=document_errors(403, 404, 503))
 def delete_result(id: Id, state: State) -> Response:
     """Delete a saved result."""
     with map_store_errors():
@@ -256,7 +256,7 @@ def delete_result(id: Id, state: State) -> Response:
 @router.post(
     "/compare",
     response_model=ResultComparison,
-    responses=errors_documented(400, 403, 404, 409, 413, 415, 503),
+    responses=document_errors(400, 403, 404, 409, 413, 415, 503),
     openapi_extra=document_example({"items": [SCENARIO_EXAMPLE, {**SCENARIO_EXAMPLE, "name": "again"}]}),
 )
 def compare_results(body: CompareBody, state: State, language: Language) -> Json:

@@ -13,7 +13,7 @@ from crosszone.inputs.document import Document, parse_document
 from crosszone.inputs.edit_text import edit_yaml
 from crosszone.inputs.scenario import upgrade_fields
 from crosszone.store import Page, SavedScenario, ScenarioRow
-from crosszone.web.answers import ChangedBody, DescriptionBody, ExamplesBody, Json, errors_documented
+from crosszone.web.answers import ChangedBody, DescriptionBody, ExamplesBody, Json, document_errors
 from crosszone.web.body import SCENARIO_EXAMPLE, ApiRoute, ChangeBody, ScenarioBody, document_example
 from crosszone.web.language import Language
 from crosszone.web.refusals import map_store_errors
@@ -74,7 +74,7 @@ class ScenarioChange(BaseModel):
         return self
 
 
-@router.get("/examples", tags=["examples"], response_model=ExamplesBody, responses=errors_documented())
+@router.get("/examples", tags=["examples"], response_model=ExamplesBody, responses=document_errors())
 def list_examples(state: State) -> dict[str, Any]:
     """List the scenarios that can be opened: those that come with CrossZone and the opened file."""
     return {"default": state.examples.default, "examples": state.examples.list()}
@@ -84,7 +84,7 @@ def list_examples(state: State) -> dict[str, Any]:
     "/examples/{name}",
     tags=["examples"],
     response_class=Response,
-    responses={200: _YAML, **errors_documented(404, 413)},
+    responses={200: _YAML, **document_errors(404, 413)},
 )
 def show_example(name: ExampleName, state: State) -> Response:
     """Give the text of one scenario."""
@@ -95,7 +95,7 @@ def show_example(name: ExampleName, state: State) -> Response:
     "/scenarios/describe",
     tags=["scenarios"],
     response_model=DescriptionBody,
-    responses=errors_documented(400, 403, 413, 415),
+    responses=document_errors(400, 403, 413, 415),
     openapi_extra=document_example(SCENARIO_EXAMPLE),
 )
 def describe_scenario(body: ScenarioBody, state: State, language: Language) -> Json:
@@ -107,7 +107,7 @@ def describe_scenario(body: ScenarioBody, state: State, language: Language) -> J
     "/scenarios/change",
     tags=["scenarios"],
     response_model=ChangedBody,
-    responses=errors_documented(400, 403, 413, 415),
+    responses=document_errors(400, 403, 413, 415),
     openapi_extra=document_example({**SCENARIO_EXAMPLE, "changes": {"strategy.communication.flows": 4}}),
 )
 def change_fields(body: ChangeBody, state: State) -> Json:
@@ -119,7 +119,7 @@ def change_fields(body: ChangeBody, state: State) -> Json:
     "/scenarios/fields",
     tags=["scenarios"],
     response_model=FieldsBody,
-    responses=errors_documented(400, 403, 413, 415),
+    responses=document_errors(400, 403, 413, 415),
     openapi_extra=document_example(SCENARIO_EXAMPLE),
 )
 def read_fields(body: TextOnlyBody) -> Json:
@@ -134,7 +134,7 @@ def read_fields(body: TextOnlyBody) -> Json:
     "/scenarios/edit",
     tags=["scenarios"],
     response_model=EditedBody,
-    responses=errors_documented(400, 403, 413, 415),
+    responses=document_errors(400, 403, 413, 415),
     openapi_extra=document_example({"text": "job: {seq_len: 4096}  # tokens", "scenario": {"job": {}}}),
 )
 def edit_text(body: EditBody) -> Json:
@@ -149,7 +149,7 @@ def edit_document(document: Document, text: str) -> dict[str, str]:
     return {"text": edit_yaml(text, document.value)}
 
 
-@router.get("/scenarios", tags=["scenarios"], response_model=Page[ScenarioRow], responses=errors_documented())
+@router.get("/scenarios", tags=["scenarios"], response_model=Page[ScenarioRow], responses=document_errors())
 def list_scenarios(state: State, limit: Limit = 50, before: Before = None) -> Page[ScenarioRow]:
     """List saved scenarios, newest first."""
     return state.store.scenarios.page(limit=limit, before=before)
@@ -160,7 +160,7 @@ def list_scenarios(state: State, limit: Limit = 50, before: Before = None) -> Pa
     tags=["scenarios"],
     status_code=201,
     response_model=SavedScenario,
-    responses=errors_documented(400, 403, 409, 413, 415),
+    responses=document_errors(400, 403, 409, 413, 415),
     openapi_extra=document_example({**SCENARIO_EXAMPLE, "name": "my cluster"}),
 )
 def save_scenario(body: SaveScenarioBody, state: State) -> Json:
@@ -170,7 +170,7 @@ def save_scenario(body: SaveScenarioBody, state: State) -> Json:
         return Json(state.store.scenarios.add(name=body.name, text=text).model_dump(), status_code=201)
 
 
-@router.get("/scenarios/{id}", tags=["scenarios"], response_model=SavedScenario, responses=errors_documented(404))
+@router.get("/scenarios/{id}", tags=["scenarios"], response_model=SavedScenario, responses=document_errors(404))
 def open_scenario(id: Id, state: State) -> SavedScenario:
     """Open a saved scenario."""
     with map_store_errors():
@@ -181,7 +181,7 @@ def open_scenario(id: Id, state: State) -> SavedScenario:
     "/scenarios/{id}",
     tags=["scenarios"],
     response_model=SavedScenario,
-    responses=errors_documented(400, 403, 404, 413, 415),
+    responses=document_errors(400, 403, 404, 413, 415),
     openapi_extra=document_example({"name": "another name"}),
 )
 def change_scenario(id: Id, body: ScenarioChange, state: State) -> Json:
@@ -195,7 +195,7 @@ def change_scenario(id: Id, body: ScenarioChange, state: State) -> Json:
     tags=["scenarios"],
     status_code=204,
     response_class=Response,
-    responses=errors_documented(403, 404),
+    responses=document_errors(403, 404),
 )
 def delete_scenario(id: Id, state: State) -> Response:
     """Delete a saved scenario."""

@@ -13,7 +13,7 @@ from crosszone.inputs.frameworks import load_frameworks
 from crosszone.inputs.value import Name, Value
 from crosszone.store.registered import Entry
 from crosszone.text import render_sentence
-from crosszone.web.answers import Json, errors_documented
+from crosszone.web.answers import Json, document_errors
 from crosszone.web.body import ApiRoute, document_example
 from crosszone.web.language import Language
 from crosszone.web.refusals import map_store_errors
@@ -80,7 +80,7 @@ class TrainingFramework(Value):
     """Why it cannot; null: it can."""
 
 
-@datasets_router.get("", response_model=Entries[Dataset], responses=errors_documented(503))
+@datasets_router.get("", response_model=Entries[Dataset], responses=document_errors(503))
 def list_datasets(state: State) -> Json:
     """List datasets with their versions."""
     return Json(Entries[Dataset](entries=state.store.datasets.all()).model_dump(mode="json"))
@@ -94,7 +94,7 @@ add_registry_routes(
 @datasets_router.post(
     "/{id}/versions/{version}/check",
     response_model=Entry[Dataset],
-    responses=errors_documented(400, 403, 404, 413, 415, 424, 503),
+    responses=document_errors(400, 403, 404, 413, 415, 424, 503),
     openapi_extra=document_example({"environment": "env-001"}),
 )
 def check_dataset(
@@ -109,7 +109,7 @@ def check_dataset(
     return Json(entry.model_dump(mode="json"))
 
 
-@models_router.get("", response_model=Entries[TrainingModel], responses=errors_documented(503))
+@models_router.get("", response_model=Entries[TrainingModel], responses=document_errors(503))
 def list_training_models(state: State) -> Json:
     """List models that tasks train."""
     return Json(Entries[TrainingModel](entries=state.store.training_models.all()).model_dump(mode="json"))
@@ -124,7 +124,7 @@ add_registry_routes(
     "/training-frameworks",
     tags=["training-tasks"],
     response_model=list[TrainingFramework],
-    responses=errors_documented(503),
+    responses=document_errors(503),
 )
 def list_training_frameworks(state: State, language: Language) -> Json:
     """List the frameworks of tasks; one that no environment can run says why."""

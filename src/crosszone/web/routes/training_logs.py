@@ -21,7 +21,7 @@ from crosszone.run.logs import MAX_PART_BYTES, LogFile, LogPart
 from crosszone.run.monitor import RunComparison, localize_comparison
 from crosszone.store.tasks import LIVE
 from crosszone.store.tasks import State as TaskState
-from crosszone.web.answers import Json, error_body, errors_documented, json_bytes
+from crosszone.web.answers import Json, build_error_body, document_errors, dump_json
 from crosszone.web.body import ApiRoute
 from crosszone.web.events import STREAM, STREAMED
 from crosszone.web.language import Language, localize_event
@@ -73,7 +73,7 @@ class MetricsBody(BaseModel):
 @router.get(
     "/{id}/events",
     response_model=EventsBody,
-    responses={200: {"content": STREAMED}, **errors_documented(404, 503)},
+    responses={200: {"content": STREAMED}, **document_errors(404, 503)},
 )
 async def list_events(
     id: Id,
@@ -115,7 +115,7 @@ async def list_events(
     return _stream_response(read_update, language)
 
 
-@router.get("/{id}/logs", response_model=LogsBody, responses=errors_documented(404, 424, 503))
+@router.get("/{id}/logs", response_model=LogsBody, responses=document_errors(404, 424, 503))
 def list_logs(id: Id, state: State) -> Json:
     """List the logs of a task: of each node, and of each rank."""
     with map_store_errors():
@@ -125,7 +125,7 @@ def list_logs(id: Id, state: State) -> Json:
 @router.get(
     "/{id}/logs/{node}",
     response_model=LogPart,
-    responses={200: {"content": STREAMED}, **errors_documented(404, 424, 503)},
+    responses={200: {"content": STREAMED}, **document_errors(404, 424, 503)},
 )
 async def read_log(
     id: Id,
@@ -167,7 +167,7 @@ async def read_log(
     return _stream_response(read_update, language)
 
 
-@router.get("/{id}/metrics", response_model=MetricsBody, responses=errors_documented(404, 424, 503))
+@router.get("/{id}/metrics", response_model=MetricsBody, responses=document_errors(404, 424, 503))
 def list_metrics(
     id: Id,
     state: State,
@@ -179,7 +179,7 @@ def list_metrics(
         return Json({"rows": list(state.service.read_metrics(id, after=after, limit=limit))})
 
 
-@router.get("/{id}/twin", response_model=RunComparison, responses=errors_documented(404, 409, 424, 503))
+@router.get("/{id}/twin", response_model=RunComparison, responses=document_errors(404, 409, 424, 503))
 def compare_with_prediction(id: Id, state: State, language: Language) -> Json:
     """Compare the run with its prediction, part by part, and name what drifts."""
     with map_store_errors():
@@ -198,7 +198,7 @@ async def _stream_updates(read_update: Callable[[], Update], language: str) -> A
         try:
             messages, live = await run_in_threadpool(read_update)
         except CrossZoneError as error:  # it was deleted, or a machine or the store is out of reach
-            yield _format_message(None, "error", error_body(error.notices, language))
+            yield _format_message(None, "error", build_error_body(error.notices, language))
             return
         for message in messages:
             yield _format_message(*message)
@@ -213,7 +213,7 @@ async def _stream_updates(read_update: Callable[[], Update], language: str) -> A
 
 def _format_message(id: int | None, name: str, data: Any) -> bytes:
     head = b"" if id is None else f"id: {id}\n".encode()
-    return head + f"event: {name}\ndata: ".encode() + json_bytes(data) + b"\n\n"
+    return head + f"event: {name}\ndata: ".encode() + dump_json(data) + b"\n\n"
 
 
 def _parse_event_id(text: str | None) -> int:

@@ -15,7 +15,7 @@ from crosszone.run.request import TaskRequest, describe_created
 from crosszone.store.tasks import Event, Task, TaskRow, Tasks
 from crosszone.store.tasks import State as TaskState
 from crosszone.text import label
-from crosszone.web.answers import Json, NoticeBody, errors_documented
+from crosszone.web.answers import Json, NoticeBody, document_errors
 from crosszone.web.body import ApiRoute, document_example
 from crosszone.web.language import Language, localize_notice
 from crosszone.web.refusals import map_store_errors
@@ -145,7 +145,7 @@ class TaskList(BaseModel):
 @router.post(
     "",
     response_model=CreatedBody,
-    responses=errors_documented(400, 403, 409, 413, 415, 503),
+    responses=document_errors(400, 403, 409, 413, 415, 503),
     openapi_extra=document_example(EXAMPLE),
 )
 def create_task(
@@ -163,7 +163,7 @@ def create_task(
     return Json(describe_created(resolved, task.id, task.state, label("task_created", language)))
 
 
-@router.get("", response_model=TaskList, responses=errors_documented(503))
+@router.get("", response_model=TaskList, responses=document_errors(503))
 def list_tasks(
     app_state: State,
     language: Language,
@@ -177,28 +177,28 @@ def list_tasks(
     return Json({"entries": entries, "before": next_before, "total": total})
 
 
-@router.get("/{id}", response_model=TaskBody, responses=errors_documented(404, 503))
+@router.get("/{id}", response_model=TaskBody, responses=document_errors(404, 503))
 def show_task(id: Id, state: State, language: Language) -> Json:
     """Show a task: its state, nodes, checks, progress, and what was predicted beside what is measured."""
     with map_store_errors():
         return _answer_task(state, state.store.tasks.get(id), language)
 
 
-@router.post("/{id}/stop", response_model=TaskBody, responses=errors_documented(403, 404, 409, 503))
+@router.post("/{id}/stop", response_model=TaskBody, responses=document_errors(403, 404, 409, 503))
 def stop_task(id: Id, state: State, language: Language) -> Json:
     """Ask a task to stop: every rank on every node ends; one that is at an end stays as it is."""
     with map_store_errors():
         return _answer_task(state, state.service.stop(id), language)
 
 
-@router.post("/{id}/resume", response_model=TaskBody, responses=errors_documented(403, 404, 409, 503))
+@router.post("/{id}/resume", response_model=TaskBody, responses=document_errors(403, 404, 409, 503))
 def resume_task(id: Id, state: State, language: Language) -> Json:
     """Start a task again from its last checkpoint."""
     with map_store_errors():
         return _answer_task(state, state.service.resume(id), language)
 
 
-@router.delete("/{id}", status_code=204, response_class=Response, responses=errors_documented(403, 404, 409, 424, 503))
+@router.delete("/{id}", status_code=204, response_class=Response, responses=document_errors(403, 404, 409, 424, 503))
 def delete_task(id: Id, state: State) -> Response:
     """Delete a task that is at an end, and its folders on its machines."""
     with map_store_errors():
