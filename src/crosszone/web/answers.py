@@ -99,8 +99,16 @@ class Json(JSONResponse):
 
 
 def dump_json(content: Any) -> bytes:
-    """A value as the JSON that is sent."""
-    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
+    """Plain values and pydantic models as the JSON that is sent."""
+    text = json.dumps(
+        content,
+        ensure_ascii=False,
+        allow_nan=False,
+        separators=(",", ":"),
+        # Not pydantic's own JSON, which prints some floats otherwise than `--json` of the command line does.
+        default=lambda model: model.model_dump(mode="json"),
+    )
+    return text.encode("utf-8", "replace")
 
 
 def document_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:

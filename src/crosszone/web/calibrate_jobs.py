@@ -85,7 +85,7 @@ def samples_job(
         profile=profile.model_dump(mode="json") if profile.gpus or profile.stacks else None,
         notices=(),
     )
-    return dump_json(answer.model_dump(mode="json"))
+    return dump_json(answer)
 
 
 def collectives_job(
@@ -120,7 +120,7 @@ def collectives_job(
         text=changed.text if changed else None,
         notices=told(notices, source, language),
     )
-    return dump_json(answer.model_dump(mode="json"))
+    return dump_json(answer)
 
 
 def log_job(source: SourceFile, loaded: Loaded, language: str, *, progress: Progress, cancelled: IsCancelled) -> bytes:
@@ -165,7 +165,7 @@ def log_job(source: SourceFile, loaded: Loaded, language: str, *, progress: Prog
         else None,
         notices=told(others, source, language),
     )
-    return dump_json(answer.model_dump(mode="json"))
+    return dump_json(answer)
 
 
 def _log_facts(calibration: SingleRunCalibration) -> dict[str, Any]:
@@ -323,7 +323,7 @@ def run_job(
         difference=against,
         notices=told(run.trim_timeline(step.step, MAX_DOCUMENT).notices, source, language),
     )
-    return dump_json(answered.model_dump(mode="json"))
+    return dump_json(answered)
 
 
 def kept_job(

@@ -41,7 +41,7 @@ def plan_job(
         loaded,
         lambda: plans_of(loaded, language, progress=progress, cancelled=cancelled, cache=get_plan_cache(), **options),
     )
-    return dump_json(plans.model_dump(mode="json"))
+    return dump_json(plans)
 
 
 def analyse_job(
@@ -68,7 +68,7 @@ def sweep_job(
         loaded,
         lambda: sweep(loaded.scenario, *axes, progress=progress, cancelled=cancelled, language=language, **options),
     )
-    return dump_json(result.model_dump(mode="json"))
+    return dump_json(result)
 
 
 def radar_job(
@@ -81,7 +81,7 @@ def radar_job(
 ) -> bytes:
     """Alternatives compared with the best of each family, which are searched for."""
     result = build_radar(scenario, variants, language=language, progress=progress, cancelled=cancelled)
-    return dump_json(result.model_dump(mode="json"))
+    return dump_json(result)
 
 
 def report_job(
@@ -109,7 +109,7 @@ def bundle_job(
             loaded, language, progress=progress, cancelled=cancelled, cache=get_plan_cache(), **options
         ),
     )
-    return dump_json(bundle.model_dump(mode="json"))
+    return dump_json(bundle)
 
 
 @cache

@@ -57,15 +57,15 @@ def add_registry_routes(
         id = fields.pop("id", None)
         with map_store_errors():
             added = get_registry(state).add(parse(form, fields), id=id)
-        return Json(added.model_dump(mode="json"), status_code=201)
+        return Json(added, status_code=201)
 
     def show_entry(id: Id, state: State) -> Json:
         with map_store_errors():
-            return Json(get_registry(state).get(id).model_dump(mode="json"))
+            return Json(get_registry(state).get(id))
 
     def change_entry(id: Id, body: Any, state: State) -> Json:
         with map_store_errors():
-            return Json(get_registry(state).change(id, body).model_dump(mode="json"))
+            return Json(get_registry(state).change(id, body))
 
     def remove_entry(id: Id, state: State) -> Response:
         with map_store_errors():

@@ -203,7 +203,7 @@ async def save_bundle(body: SaveBundleBody, request: Request, state: State, lang
 def open_bundle(id: Id, state: State) -> Json:
     """Open a saved bundle with all its files."""
     with map_store_errors():
-        return Json(state.store.bundles.get(id).model_dump(mode="json"))
+        return Json(state.store.bundles.get(id))
 
 
 @router.get("/{id}/files/{path:path}", response_class=Response, responses={200: _TEXT, **document_errors(404, 503)})

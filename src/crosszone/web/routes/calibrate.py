@@ -148,7 +148,7 @@ async def upload_file(
         upload = await state.uploads.keep(request.stream(), name)
     except ClientDisconnect:  # nobody is there to be told
         return Response(status_code=400)
-    return Json(upload.model_dump(), status_code=201)
+    return Json(upload, status_code=201)
 
 
 @router.delete("/files/{id}", status_code=204, response_class=Response, responses=document_errors(403, 404))

@@ -107,13 +107,13 @@ async def report_parts(request: Request, state: State, language: Language) -> Re
 @router.get("/runs", response_model=SavedAccuracy, responses=document_errors(503))
 def list_saved_runs(state: State) -> Json:
     """List saved runs beside what was predicted of them, and how far off that was."""
-    return Json(compare_saved_runs(state.store.results).model_dump(mode="json"))
+    return Json(compare_saved_runs(state.store.results))
 
 
 async def _answer_report(request: Request, state: AppState, job: Job, language: str) -> Response:
     folder = await run_in_threadpool(find_measurements)
     if folder is None:
-        return Json(_build_absent_report().model_dump(mode="json"))
+        return Json(_build_absent_report())
     reports = state.accuracy_reports
     key: Hashable = await run_in_threadpool(key_of, folder, job.__name__, language)
     cached = reports.get(key)

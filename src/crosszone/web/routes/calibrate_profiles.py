@@ -142,7 +142,7 @@ def list_profiles(language: Language) -> Json:
     # A file that cannot be read is listed with the reason: it can only be deleted by one who sees it.
     rows = tuple(_build_own_row(path, default, language) for path in sorted(own_profiles.get_folder().glob("*.yaml")))
     profiles = ProfileList(default=default, own=rows, operators=list_operator_rows(), notices=notices)
-    return Json(profiles.model_dump(mode="json"))
+    return Json(profiles)
 
 
 @router.post(
@@ -164,14 +164,14 @@ def save_profile(body: SaveProfileBody) -> Json:
         if error.notices[0].code == "own_profile_exists":
             raise RequestError(409, *error.notices) from None
         raise
-    return Json(profile.model_dump(mode="json"), status_code=201)
+    return Json(profile, status_code=201)
 
 
 @router.get("/profiles/{name}", response_model=OwnProfile, responses=document_errors(404))
 def show_profile(name: ProfileName) -> Json:
     """Show an own profile with every value."""
     with map_store_errors():
-        return Json(read_named(name).model_dump(mode="json"))
+        return Json(read_named(name))
 
 
 @router.get("/profiles/{name}/yaml", response_class=Response, responses={200: _YAML, **document_errors(404)})
@@ -201,7 +201,7 @@ def set_default_profile(body: DefaultProfileBody) -> Json:
     """Make an own profile the default of every prediction, or go back to the shipped values."""
     with map_store_errors(), _write_lock:
         own_profiles.use(None if body.name is None else _check_usable(read_named(body.name)).name)
-    return Json(body.model_dump())
+    return Json(body)
 
 
 def _check_usable(profile: OwnProfile) -> OwnProfile:

@@ -153,14 +153,14 @@ def list_environments(
         types=_list_distinct(entry.value.type for entry in entries),
         statuses=_list_distinct(entry.value.status for entry in entries),
     )
-    return Json(answer.model_dump(mode="json"))
+    return Json(answer)
 
 
 # Before the routes of the registry: `/environments/{id}` would take "links" for an id.
 @router.get("/links", response_model=Entries[MeasuredLink], responses=document_errors(503))
 def list_links(state: State) -> Json:
     """List the links that were measured between environments."""
-    return Json(Entries[MeasuredLink](entries=state.store.measured_links.all()).model_dump(mode="json"))
+    return Json(Entries[MeasuredLink](entries=state.store.measured_links.all()))
 
 
 add_registry_routes(
@@ -200,7 +200,7 @@ def measure_link(body: MeasureLinkBody, state: State) -> Json:
     if body.first == body.second:
         raise refuse(422, "measure_same", field="second", value=body.second)
     with map_store_errors():
-        return Json(state.service.measure(body.first, body.second).model_dump(mode="json"))
+        return Json(state.service.measure(body.first, body.second))
 
 
 @router.post(
@@ -224,14 +224,14 @@ def build_cluster(body: ClusterBody, state: State) -> Json:
 )
 def describe_selection(body: TaskRequest, state: State, language: Language) -> Json:
     """Tell what chosen environments have together, their master, and what to expect of a task on them."""
-    return Json(state.service.choose(body, language).model_dump(mode="json"))
+    return Json(state.service.choose(body, language))
 
 
 @router.post("/{id}/probe", response_model=Entry[Environment], responses=document_errors(403, 404, 424, 503))
 def probe_environment(id: Id, state: State) -> Json:
     """Ask an environment's machine what it is, and keep what it says; one out of reach is marked so."""
     with map_store_errors():
-        return Json(state.service.probe(id).model_dump(mode="json"))
+        return Json(state.service.probe(id))
 
 
 def _list_distinct(values: Iterable[str | None]) -> tuple[str, ...]:

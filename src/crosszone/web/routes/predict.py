@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field
 
 from crosszone.analyse.compare import Compared, Row, compare_outcomes
 from crosszone.analyse.explain import Explanation, Formula, explain, load_formulas
@@ -30,7 +30,6 @@ from crosszone.web.state import State
 router = APIRouter(route_class=ApiRoute)
 
 MAX_FIGURE_PATH = 300  # Characters of a figure's path; names of zones stand in some of them
-_SWITCHES: TypeAdapter[Any] = TypeAdapter(tuple[Available, ...])
 
 
 class WhatIfOptions(BaseModel):
@@ -149,7 +148,7 @@ def read_switches(request_scenario: RequestScenario, options: WhatIfOptions) -> 
         scenario = build_changed_scenario(scenario, fields, current)
         current = build_predictor(scenario)
     switches = list_available_switches(scenario, current, written_strategy or {}, request_scenario.language)
-    return _SWITCHES.dump_python(switches, mode="json")
+    return [switch.model_dump(mode="json") for switch in switches]
 
 
 def explain_predicted(request_scenario: RequestScenario, options: ExplainOptions) -> dict[str, Any]:
@@ -163,7 +162,7 @@ def explain_predicted(request_scenario: RequestScenario, options: ExplainOptions
 @router.get("/formulas", tags=["explain"], response_model=list[Formula], responses=document_errors(403))
 def list_formulas() -> Json:
     """List every formula with its text (English), in the order of the documentation."""
-    return Json([formula.model_dump(mode="json") for formula in load_formulas().values()])
+    return Json(list(load_formulas().values()))
 
 
 @router.get("/formulas/{id}", tags=["explain"], response_model=Formula, responses=document_errors(403, 404))
@@ -171,4 +170,4 @@ def show_formula(id: Annotated[str, Path(max_length=100, description="Id of a fo
     """Show one formula."""
     if id not in load_formulas():
         raise refuse(404, "formula_unknown", field="id", value=id)
-    return Json(load_formulas()[id].model_dump(mode="json"))
+    return Json(load_formulas()[id])

@@ -196,7 +196,7 @@ def export_results(
     with map_store_errors():
         results = [state.store.results.get(id) for id in wanted_ids]
     if format == "json":
-        return _build_file(dump_json([result.model_dump() for result in results]), "json", "application/json")
+        return _build_file(dump_json(results), "json", "application/json")
     return _build_file(format_csv(results).encode("utf-8", "replace"), "csv", "text/csv; charset=utf-8")
 
 
@@ -204,7 +204,7 @@ def export_results(
 def open_result(id: Id, state: State) -> Json:
     """Open a saved result with all its numbers."""
     with map_store_errors():
-        return Json(state.store.results.get(id).model_dump())
+        return Json(state.store.results.get(id))
 
 
 @router.get("/results/{id}/scenario", response_class=Response, responses={200: _YAML, **document_errors(404, 503)})
@@ -262,7 +262,7 @@ def delete_result(id: Id, state: State) -> Response:
 def compare_results(body: CompareBody, state: State, language: Language) -> Json:
     """Put results beside each other: every figure with its difference to the first, parts and phases, chances."""
     sides = [_read_item(state, item, language) for item in body.items]
-    return Json(compare_outcomes(sides, language).model_dump(mode="json"))
+    return Json(compare_outcomes(sides, language))
 
 
 def compare_alternatives(state: AppState, request_scenario: RequestScenario, options: CompareOptions) -> dict[str, Any]:

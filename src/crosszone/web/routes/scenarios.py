@@ -167,7 +167,7 @@ def save_scenario(body: SaveScenarioBody, state: State) -> Json:
     """Save a scenario."""
     text = state.reader.format_text(body)
     with map_store_errors():
-        return Json(state.store.scenarios.add(name=body.name, text=text).model_dump(), status_code=201)
+        return Json(state.store.scenarios.add(name=body.name, text=text), status_code=201)
 
 
 @router.get("/scenarios/{id}", tags=["scenarios"], response_model=SavedScenario, responses=document_errors(404))
@@ -187,7 +187,7 @@ def open_scenario(id: Id, state: State) -> SavedScenario:
 def change_scenario(id: Id, body: ScenarioChange, state: State) -> Json:
     """Give a saved scenario another name or text."""
     with map_store_errors():
-        return Json(state.store.scenarios.change(id, name=body.name, text=body.text).model_dump())
+        return Json(state.store.scenarios.change(id, name=body.name, text=body.text))
 
 
 @router.delete(

@@ -83,7 +83,7 @@ class TrainingFramework(Value):
 @datasets_router.get("", response_model=Entries[Dataset], responses=document_errors(503))
 def list_datasets(state: State) -> Json:
     """List datasets with their versions."""
-    return Json(Entries[Dataset](entries=state.store.datasets.all()).model_dump(mode="json"))
+    return Json(Entries[Dataset](entries=state.store.datasets.all()))
 
 
 add_registry_routes(
@@ -106,13 +106,13 @@ def check_dataset(
     """Look at a version on an environment's machine, and keep its size and checksum."""
     with map_store_errors():
         entry = state.service.check_dataset(id, version, body.environment)
-    return Json(entry.model_dump(mode="json"))
+    return Json(entry)
 
 
 @models_router.get("", response_model=Entries[TrainingModel], responses=document_errors(503))
 def list_training_models(state: State) -> Json:
     """List models that tasks train."""
-    return Json(Entries[TrainingModel](entries=state.store.training_models.all()).model_dump(mode="json"))
+    return Json(Entries[TrainingModel](entries=state.store.training_models.all()))
 
 
 add_registry_routes(
@@ -129,7 +129,7 @@ add_registry_routes(
 def list_training_frameworks(state: State, language: Language) -> Json:
     """List the frameworks of tasks; one that no environment can run says why."""
     environments = [entry.value for entry in state.store.environments.all()]
-    return Json([_describe_framework(name, environments, language).model_dump() for name in FRAMEWORK_NAMES])
+    return Json([_describe_framework(name, environments, language) for name in FRAMEWORK_NAMES])
 
 
 def _describe_framework(name: str, environments: Sequence[Environment], language: str) -> TrainingFramework:

@@ -119,7 +119,7 @@ async def list_events(
 def list_logs(id: Id, state: State) -> Json:
     """List the logs of a task: of each node, and of each rank."""
     with map_store_errors():
-        return Json({"files": [log.model_dump(mode="json") for log in state.service.list_logs(id)]})
+        return Json({"files": state.service.list_logs(id)})
 
 
 @router.get(
@@ -150,7 +150,7 @@ async def read_log(
 
     first = await run_in_threadpool(read_part, _parse_event_id(last_event_id) or offset)
     if not follow:
-        return Json(first.model_dump(mode="json"))
+        return Json(first)
     next_byte = first.offset
 
     def read_update() -> Update:
@@ -183,7 +183,7 @@ def list_metrics(
 def compare_with_prediction(id: Id, state: State, language: Language) -> Json:
     """Compare the run with its prediction, part by part, and name what drifts."""
     with map_store_errors():
-        return Json(localize_comparison(state.service.compare_run(id), language).model_dump(mode="json"))
+        return Json(localize_comparison(state.service.compare_run(id), language))
 
 
 def _stream_response(read_update: Callable[[], Update], language: str) -> StreamingResponse:
