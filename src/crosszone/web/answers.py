@@ -112,7 +112,7 @@ def dump_json(content: Any) -> bytes:
 
 
 def document_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that may refuse with these statuses."""
+    """The `responses` of a route that may refuse with these statuses besides those of any route (`openapi.py`)."""
     why = {
         400: "The body is not JSON.",
         403: "The request comes from another site.",
@@ -130,7 +130,7 @@ def document_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
         431: "Address and headers are too large.",
         503: "What is saved cannot be reached now.",
     }
-    return {status: {"model": ErrorBody, "description": why[status]} for status in sorted({*statuses, 401, 421, 422})}
+    return {status: {"model": ErrorBody, "description": why[status]} for status in statuses}
 
 
 def answer_error(request: Request, error: Exception) -> Json:

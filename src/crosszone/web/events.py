@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 
 from crosszone.errors import InputError, Notice
 from crosszone.plan.search import CancelledError
-from crosszone.web.answers import build_error_body, build_failure_body, dump_json
+from crosszone.web.answers import build_error_body, build_failure_body, document_errors, dump_json
 from crosszone.web.language import choose_language
 from crosszone.web.refusals import refuse
 from crosszone.web.workers import Job, Workers, WorkItem
@@ -33,6 +33,8 @@ STREAMED: dict[str, Any] = {
         "example": 'event: progress\ndata: {"what": "simulating", "done": 3, "of": 8}\n\n',
     }
 }
+# What a route documents that answers with `run_job`.
+JOB_RESPONSES: dict[int | str, dict[str, Any]] = {200: {"content": STREAMED}, **document_errors(409)}
 
 
 async def run_job(

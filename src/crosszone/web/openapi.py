@@ -17,7 +17,8 @@ from crosszone.web.security import SESSION_COOKIE
 
 PREFIX = "/api/v1"
 _SCHEMAS = "#/components/schemas/"
-_ANY_REQUEST = (401, 408, 413, 421, 422, 429, 431)  # Refusals of any request: at the door, before its route is asked
+# Refusals of any request, before its route is asked.
+ANY_REQUEST = document_errors(401, 408, 413, 421, 422, 429, 431)
 
 
 def build_operation_id(route: APIRoute) -> str:
@@ -51,8 +52,9 @@ def _complete_document(document: dict[str, Any], routers: Sequence[APIRouter]) -
     for path in document["paths"].values():
         for method, operation in path.items():
             operation["summary"] = operation.get("description", "").partition("\n")[0].rstrip(".")
-            unsafe = (403,) if method not in ("get", "head", "options") else ()
-            for status, response in document_errors(*_ANY_REQUEST, *unsafe).items():
+            refusals = [] if method in ("get", "head", "options") else [403]
+            refusals += [400, 415] if "requestBody" in operation else []
+            for status, response in document_errors(*refusals).items():
                 operation["responses"].setdefault(str(status), _describe_error(response["description"]))
             operation["responses"] = dict(sorted(operation["responses"].items()))
 

@@ -82,7 +82,7 @@ def add_registry_routes(
         "",
         status_code=201,
         response_model=entry,
-        responses=document_errors(400, 403, 409, 413, 415, 503),
+        responses=document_errors(409, 503),
         openapi_extra=document_example(example),
         description=f"Register {noun}, under an id of your own or one that is made.",
     )(add_entry)
@@ -95,7 +95,7 @@ def add_registry_routes(
     router.put(
         "/{id}",
         response_model=entry,
-        responses=document_errors(400, 403, 404, 413, 415, 503),
+        responses=document_errors(404, 503),
         openapi_extra=document_example({key: value for key, value in example.items() if key != "id"}),
         description=f"Put other fields in place of those of {noun}.",
     )(change_entry)
@@ -103,7 +103,7 @@ def add_registry_routes(
         "/{id}",
         status_code=204,
         response_class=Response,
-        responses=document_errors(403, 404, 409, 503),
+        responses=document_errors(404, 409, 503),
         description=f"Forget {noun}; what it stands for stays as it is.",
     )(remove_entry)
 

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crosszone.errors import InputError
-from crosszone.web.answers import answer_error, answer_failure, document_errors
+from crosszone.web.answers import answer_error, answer_failure
 from crosszone.web.body import ApiRoute, document_example
 from crosszone.web.refusals import refuse
 from crosszone.web.state import State
@@ -203,8 +203,6 @@ class SessionBody(BaseModel):
 @session_router.post(
     "",
     status_code=204,
-    response_class=Response,
-    responses=document_errors(400, 413, 415),
     openapi_extra=document_example({"token": "as-printed-by-crosszone-serve"}),
 )
 async def start_session(body: SessionBody, request: Request, state: State) -> Response:
@@ -225,7 +223,7 @@ async def start_session(body: SessionBody, request: Request, state: State) -> Re
     return answer
 
 
-@session_router.delete("", status_code=204, response_class=Response, responses=document_errors())
+@session_router.delete("", status_code=204)
 async def end_session(request: Request, state: State) -> Response:
     """End the session of this browser."""
     if state.auth is not None and SESSION_COOKIE in request.cookies:

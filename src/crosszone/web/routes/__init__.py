@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Depends
 
 from crosszone.web.language import read_language
+from crosszone.web.openapi import ANY_REQUEST, PREFIX
 from crosszone.web.routes import (
     analyse,
     answers,
@@ -36,12 +37,14 @@ ROUTERS = (
     calibrate_accuracy.router,
     calibrate_profiles.router,
     catalogue.router,
+    catalogue.profiles_router,
     environments.router,
     meta.router,
     plan.router,
     predict.router,
     ranks.router,
     results.router,
+    scenarios.examples_router,
     scenarios.router,
     timeline.router,
     training_inputs.datasets_router,
@@ -54,7 +57,7 @@ ROUTERS = (
 
 def build_api_router() -> APIRouter:
     """All routes; each of them takes `?lang=`, since each may refuse in words."""
-    api = APIRouter(prefix="/api/v1", dependencies=[Depends(read_language)])
+    api = APIRouter(prefix=PREFIX, dependencies=[Depends(read_language)], responses=ANY_REQUEST)
     for router in ROUTERS:
         api.include_router(router)
     return api

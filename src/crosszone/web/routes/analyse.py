@@ -16,7 +16,7 @@ from crosszone.inputs.scenario import Loaded
 from crosszone.views.report import Form
 from crosszone.web.answers import Json, document_errors
 from crosszone.web.body import BUDGET_S, MOST_S, SCENARIO_EXAMPLE, ApiRoute, ScenarioBody, document_example
-from crosszone.web.events import STREAMED, run_job
+from crosszone.web.events import JOB_RESPONSES, STREAMED, run_job
 from crosszone.web.jobs import analyse_job, report_job
 from crosszone.web.language import Language
 from crosszone.web.saved import build_attachment_header
@@ -53,7 +53,7 @@ class ReportBody(ScenarioBody):
     "/analyse",
     tags=["analyse"],
     response_model=Analysis,
-    responses={200: {"content": STREAMED}, **document_errors(400, 403, 409, 413, 415, 429)},
+    responses=JOB_RESPONSES,
     openapi_extra=document_example({**SCENARIO_EXAMPLE, "parts": ["traffic", "suggestions"]}),
 )
 async def analyse_scenario(body: AnalyseBody, request: Request, state: State, language: Language) -> Response:
@@ -79,7 +79,7 @@ def is_quick(part: Part, loaded: Loaded) -> bool:
     response_class=Response,
     responses={
         200: {"content": {**_TEXT, **STREAMED}, "description": "The report, to be saved."},
-        **document_errors(400, 403, 409, 413, 415, 429),
+        **document_errors(409),
     },
     openapi_extra=document_example({**SCENARIO_EXAMPLE, "format": "html"}),
 )

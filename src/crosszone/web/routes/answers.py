@@ -157,7 +157,7 @@ _STREAMED: dict[str, Any] = {
 @router.post(
     "/answers",
     response_model=AnswersDocument,
-    responses={200: {"content": _STREAMED}, **document_errors(400, 403, 409, 413, 415, 429)},
+    responses={200: {"content": _STREAMED}, **document_errors(409)},
     openapi_extra=document_example({**SCENARIO_EXAMPLE, "parts": ["predict", "timeline"]}),
 )
 async def answer_parts(body: AnswersBody, request: Request, state: State, language: Language) -> Response:

@@ -25,7 +25,7 @@ from crosszone.store import BundleRow, Page, SavedBundle
 from crosszone.text import render_sentence
 from crosszone.web.answers import Json, document_errors
 from crosszone.web.body import BUDGET_S, MOST_S, SCENARIO_EXAMPLE, ApiRoute, ScenarioBody, document_example
-from crosszone.web.events import STREAMED, finish_job, run_job
+from crosszone.web.events import JOB_RESPONSES, finish_job, run_job
 from crosszone.web.jobs import bundle_job
 from crosszone.web.language import Language
 from crosszone.web.refusals import map_store_errors, refuse
@@ -149,7 +149,7 @@ def list_bundles(state: State, limit: Limit = 50, before: Before = None) -> Page
 
 
 # Before `/{id}`, which would take "choices" for an id.
-@router.get("/choices", response_model=Choices, responses=document_errors())
+@router.get("/choices", response_model=Choices)
 def list_choices(language: Language) -> Choices:
     """List frameworks, launchers and settings to choose from."""
     return build_choices(language)
@@ -158,7 +158,7 @@ def list_choices(language: Language) -> Choices:
 @router.post(
     "/preview",
     response_model=Bundle,
-    responses={200: {"content": STREAMED}, **document_errors(400, 403, 409, 413, 415, 429)},
+    responses=JOB_RESPONSES,
     openapi_extra=document_example(_EXAMPLE),
 )
 async def preview_bundle(body: BundleBody, request: Request, state: State, language: Language) -> Response:
@@ -171,7 +171,7 @@ async def preview_bundle(body: BundleBody, request: Request, state: State, langu
 @router.post(
     "/zip",
     response_class=Response,
-    responses={200: _ZIP, **document_errors(400, 403, 409, 413, 415, 429)},
+    responses={200: _ZIP, **document_errors(409)},
     openapi_extra=document_example(_EXAMPLE),
 )
 async def archive_bundle(body: BundleBody, request: Request, state: State, language: Language) -> Response:
@@ -184,7 +184,7 @@ async def archive_bundle(body: BundleBody, request: Request, state: State, langu
     "",
     status_code=201,
     response_model=BundleRow,
-    responses=document_errors(400, 403, 409, 413, 415, 429, 503),
+    responses=document_errors(409, 503),
     openapi_extra=document_example({**_EXAMPLE, "name": "first try"}),
 )
 async def save_bundle(body: SaveBundleBody, request: Request, state: State, language: Language) -> Response:
@@ -225,7 +225,7 @@ def archive_saved_bundle(id: Id, state: State) -> Response:
     return _build_archive(saved.bundle, saved.name)
 
 
-@router.delete("/{id}", status_code=204, response_class=Response, responses=document_errors(403, 404, 503))
+@router.delete("/{id}", status_code=204, responses=document_errors(404, 503))
 def delete_bundle(id: Id, state: State) -> Response:
     """Delete a saved bundle."""
     with map_store_errors():

@@ -20,7 +20,7 @@ from crosszone.web.body import SCENARIO_EXAMPLE, ApiRoute, ScenarioBody, documen
 from crosszone.web.calibrate_examples import BENCHMARK, COLLECTIVES, LOG, SAMPLES
 from crosszone.web.calibrate_found import FitFound, LinksFound, RunFound
 from crosszone.web.calibrate_jobs import collectives_job, kept_job, log_job, run_job, samples_job, sheet_job
-from crosszone.web.events import STREAMED, finish_job
+from crosszone.web.events import JOB_RESPONSES, finish_job
 from crosszone.web.language import Language
 from crosszone.web.refusals import map_store_errors, refuse
 from crosszone.web.routes.results import read_saved_scenario
@@ -32,10 +32,7 @@ from crosszone.web.uploads import LONGEST_NAME, MOST_BYTES, UploadedFile, open_s
 
 router = APIRouter(prefix="/calibrate", tags=["calibrate"], route_class=ApiRoute)
 # What every route answers that does a job on an uploaded file.
-FILE_JOB_RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: {"content": STREAMED},
-    **document_errors(400, 403, 404, 409, 413, 415, 429),
-}
+FILE_JOB_RESPONSES = {**JOB_RESPONSES, **document_errors(404)}
 
 UPLOAD_TYPE = "application/octet-stream"
 WORKBOOK_TYPE = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
@@ -127,13 +124,7 @@ class ImportResultBody(TraceFileBody):
     note: str = Field(default="", max_length=20_000, description="What to remember of it.")
 
 
-@router.post(
-    "/files",
-    status_code=201,
-    response_model=UploadedFile,
-    responses=document_errors(400, 403, 408, 413, 415, 429),
-    openapi_extra={"requestBody": _UPLOAD},
-)
+@router.post("/files", status_code=201, response_model=UploadedFile, openapi_extra={"requestBody": _UPLOAD})
 async def upload_file(
     request: Request,
     state: State,
@@ -151,7 +142,7 @@ async def upload_file(
     return Json(upload, status_code=201)
 
 
-@router.delete("/files/{id}", status_code=204, response_class=Response, responses=document_errors(403, 404))
+@router.delete("/files/{id}", status_code=204, responses=document_errors(404))
 def drop_file(id: Id, state: State) -> Response:
     """Forget a file that was handed in."""
     with map_store_errors():
@@ -226,7 +217,7 @@ async def inspect_workbook(body: RunFileBody, request: Request, state: State, la
 @router.post(
     "/sheet/download",
     response_class=Response,
-    responses={200: _WORKBOOK, **document_errors(400, 403, 409, 413, 415, 429)},
+    responses={200: _WORKBOOK, **document_errors(409)},
     openapi_extra=document_example(SCENARIO_EXAMPLE),
 )
 async def download_workbook(body: ScenarioBody, request: Request, state: State, language: Language) -> Response:
@@ -237,7 +228,7 @@ async def download_workbook(body: ScenarioBody, request: Request, state: State, 
     return Response(workbook, media_type=WORKBOOK_TYPE, headers=headers)
 
 
-@router.get("/sheet", response_class=Response, responses={200: _WORKBOOK, **document_errors()})
+@router.get("/sheet", response_class=Response, responses={200: _WORKBOOK})
 def download_example_workbook(language: Language) -> Response:
     """Give the workbook of an example: drop-downs, named cells, every formula editable."""
     from crosszone.calibrate.sheet import build_workbook
@@ -262,7 +253,7 @@ def download_result_workbook(id: Id, state: State, language: Language) -> Respon
     "/results",
     status_code=201,
     response_model=ResultRow,
-    responses=document_errors(400, 403, 404, 409, 413, 415, 429, 503),
+    responses=document_errors(404, 409, 503),
     openapi_extra=document_example({"content": BENCHMARK, "name": "benchmark.csv", "iteration": "best"}),
 )
 async def import_result(body: ImportResultBody, request: Request, state: State, language: Language) -> Response:

@@ -19,7 +19,7 @@ from crosszone.store.table import MAX_PAGE
 from crosszone.web.answers import Json, document_errors
 from crosszone.web.body import ApiRoute
 from crosszone.web.calibrate_jobs import accuracy_job, key_of, parts_job
-from crosszone.web.events import STREAMED, run_job
+from crosszone.web.events import JOB_RESPONSES, run_job
 from crosszone.web.language import Language
 from crosszone.web.state import AppState, State
 from crosszone.web.workers import Job
@@ -84,21 +84,13 @@ class AccuracyReport(Value):
     """What `crosszone accuracy DATA --json` tells: sources, runs, components, shares, stability, operators, ..."""
 
 
-@router.get(
-    "",
-    response_model=AccuracyReport,
-    responses={200: {"content": STREAMED}, **document_errors(409, 429)},
-)
+@router.get("", response_model=AccuracyReport, responses=JOB_RESPONSES)
 async def report_accuracy(request: Request, state: State, language: Language) -> Response:
     """Predict the measured runs that lie on the server: error tables and what figures are drawn of."""
     return await _answer_report(request, state, accuracy_job, language)
 
 
-@router.get(
-    "/parts",
-    response_model=AccuracyReport,
-    responses={200: {"content": STREAMED}, **document_errors(409, 429)},
-)
+@router.get("/parts", response_model=AccuracyReport, responses=JOB_RESPONSES)
 async def report_parts(request: Request, state: State, language: Language) -> Response:
     """Tell of the jobs that were timed part by part alone: errors, shares, steadiness. It takes a moment."""
     return await _answer_report(request, state, parts_job, language)

@@ -130,7 +130,7 @@ class DefaultProfileBody(BaseModel):
     name: str | None = Field(max_length=200, description="An own profile; null: the shipped values.")
 
 
-@router.get("/profiles", response_model=ProfileList, responses=document_errors())
+@router.get("/profiles", response_model=ProfileList)
 def list_profiles(language: Language) -> Json:
     """List own profiles with their errors, which one is the default, and operator errors by GPU."""
     default, notices = None, tuple[dict[str, Any], ...]()
@@ -149,7 +149,7 @@ def list_profiles(language: Language) -> Json:
     "/profiles",
     status_code=201,
     response_model=OwnProfile,
-    responses=document_errors(400, 403, 409, 413, 415),
+    responses=document_errors(409),
     openapi_extra=document_example(_EXAMPLE),
 )
 def save_profile(body: SaveProfileBody) -> Json:
@@ -183,7 +183,7 @@ def download_profile(name: ProfileName) -> Response:
     return Response(own_profiles.format_text(profile), media_type="application/yaml", headers=headers)
 
 
-@router.delete("/profiles/{name}", status_code=204, response_class=Response, responses=document_errors(403, 404, 405))
+@router.delete("/profiles/{name}", status_code=204, responses=document_errors(404, 405))
 def delete_profile(name: ProfileName) -> Response:
     """Delete an own profile; where it was the default, the shipped values are used from now on."""
     with map_store_errors(), _write_lock:
@@ -194,7 +194,7 @@ def delete_profile(name: ProfileName) -> Response:
 @router.put(
     "/default",
     response_model=DefaultProfileBody,
-    responses=document_errors(400, 403, 404, 413, 415),
+    responses=document_errors(404),
     openapi_extra=document_example({"name": "my-cluster"}),
 )
 def set_default_profile(body: DefaultProfileBody) -> Json:

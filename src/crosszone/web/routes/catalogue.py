@@ -39,7 +39,8 @@ from crosszone.web.answers import Json, document_errors
 from crosszone.web.body import ApiRoute, document_example
 from crosszone.web.refusals import refuse
 
-router = APIRouter(route_class=ApiRoute)
+router = APIRouter(prefix="/catalogue", tags=["catalogue"], route_class=ApiRoute)
+profiles_router = APIRouter(prefix="/profiles", tags=["profiles"], route_class=ApiRoute)
 
 EntryName = Annotated[str, Path(min_length=1, max_length=200, description="A name or alias.")]
 _HF_EXAMPLE = (
@@ -98,29 +99,27 @@ class RemovedBody(BaseModel):
     removed: str
 
 
-@router.get("/catalogue/links", tags=["catalogue"], responses=document_errors())
+@router.get("/links")
 def list_links() -> list[dict[str, Any]]:
     """List what was measured between regions."""
     return [pair.to_plain() for pair in catalogue().list_measured_pairs()]
 
 
-@router.get("/catalogue/sources", tags=["catalogue"], responses=document_errors())
+@router.get("/sources")
 def list_sources() -> dict[str, dict[str, Any]]:
     """List the citations that figures name by id."""
     return catalogue().sources
 
 
-@router.get("/catalogue/forms/{kind}", tags=["catalogue"], responses=document_errors(404))
+@router.get("/forms/{kind}", responses=document_errors(404))
 def list_form_fields(kind: KindName) -> list[FormField]:
     """List the fields of an own entry: how a form asks for them."""
     return list(build_form_fields(check_kind(kind)))
 
 
 @router.post(
-    "/catalogue/models/hf",
-    tags=["catalogue"],
+    "/models/hf",
     response_model=ImportedModelBody,
-    responses=document_errors(400, 403, 413, 415),
     openapi_extra=document_example({"text": _HF_EXAMPLE}),
 )
 def import_hf_config(body: HfConfigBody) -> Json:
@@ -132,7 +131,7 @@ def import_hf_config(body: HfConfigBody) -> Json:
     return Json({"name": model.name, "fields": {"architecture": architecture}, "parameters": described["parameters"]})
 
 
-@router.get("/catalogue/{kind}", tags=["catalogue"], responses=document_errors(404))
+@router.get("/{kind}", responses=document_errors(404))
 def list_entries(kind: KindName) -> list[dict[str, Any]]:
     """List all GPUs, models or regions with everything that follows from their figures."""
     checked = check_kind(kind)
@@ -140,10 +139,9 @@ def list_entries(kind: KindName) -> list[dict[str, Any]]:
 
 
 @router.post(
-    "/catalogue/{kind}",
-    tags=["catalogue"],
+    "/{kind}",
     status_code=201,
-    responses=document_errors(400, 403, 404, 409, 413, 415),
+    responses=document_errors(404, 409),
     openapi_extra=document_example(
         {"name": "my-gpu", "fields": {"dense_tflops": {"bf16": 300}, "memory_gib": 64, "memory_gb_per_s": 2000}}
     ),
@@ -156,12 +154,7 @@ def add_entry(kind: KindName, body: NewEntryBody) -> Json:
 
 
 # Before `/{kind}/{name:path}`, which would take "fields" for the end of a name.
-@router.get(
-    "/catalogue/{kind}/{name:path}/fields",
-    tags=["catalogue"],
-    response_model=EntryFieldsBody,
-    responses=document_errors(404),
-)
+@router.get("/{kind}/{name:path}/fields", response_model=EntryFieldsBody, responses=document_errors(404))
 def list_entry_fields(kind: KindName, name: EntryName) -> dict[str, Any]:
     """Give the fields of an entry: all of an own one, to change it; else those to start an own one from."""
     checked = check_kind(kind)
@@ -174,7 +167,7 @@ def list_entry_fields(kind: KindName, name: EntryName) -> dict[str, Any]:
     }
 
 
-@router.get("/catalogue/{kind}/{name:path}", tags=["catalogue"], responses=document_errors(404))
+@router.get("/{kind}/{name:path}", responses=document_errors(404))
 def show_entry(kind: KindName, name: EntryName) -> dict[str, Any]:
     """Show one entry, by name or alias, with the source of each figure."""
     checked = check_kind(kind)
@@ -182,9 +175,8 @@ def show_entry(kind: KindName, name: EntryName) -> dict[str, Any]:
 
 
 @router.put(
-    "/catalogue/{kind}/{name:path}",
-    tags=["catalogue"],
-    responses=document_errors(400, 403, 404, 405, 409, 413, 415),
+    "/{kind}/{name:path}",
+    responses=document_errors(404, 405, 409),
     openapi_extra=document_example(
         {"fields": {"dense_tflops": {"bf16": 300}, "memory_gib": 64, "memory_gb_per_s": 2000, "usd_per_hour": 0}}
     ),
@@ -196,12 +188,7 @@ def change_entry(kind: KindName, name: EntryName, body: ReplacementBody) -> Json
     return Json(_describe_with_figures(checked, entry))
 
 
-@router.delete(
-    "/catalogue/{kind}/{name:path}",
-    tags=["catalogue"],
-    response_model=RemovedBody,
-    responses=document_errors(403, 404, 405),
-)
+@router.delete("/{kind}/{name:path}", response_model=RemovedBody, responses=document_errors(404, 405))
 def delete_entry(kind: KindName, name: EntryName) -> dict[str, Any]:
     """Forget an own entry."""
     checked = check_kind(kind)
@@ -209,13 +196,13 @@ def delete_entry(kind: KindName, name: EntryName) -> dict[str, Any]:
         return {"removed": remove_entry(checked, name)}
 
 
-@router.get("/profiles", tags=["profiles"], response_model=list[ProfileSummary], responses=document_errors())
+@profiles_router.get("", response_model=list[ProfileSummary])
 def list_profiles() -> tuple[ProfileDescription, ...]:
     """List all: common values, GPU families and software stacks."""
     return list_profile_descriptions()
 
 
-@router.get("/profiles/{name}", tags=["profiles"], response_model=ProfileDescription, responses=document_errors(404))
+@profiles_router.get("/{name}", response_model=ProfileDescription, responses=document_errors(404))
 def show_profile(
     name: Annotated[str, Path(min_length=1, max_length=200, description="Name of a profile.")],
 ) -> ProfileDescription:

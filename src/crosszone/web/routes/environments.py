@@ -178,7 +178,7 @@ add_registry_routes(
 @router.post(
     "/import",
     response_model=ImportedEnvironmentsBody,
-    responses=document_errors(400, 403, 409, 413, 415, 424, 503),
+    responses=document_errors(409, 424, 503),
     openapi_extra=document_example({"format": "yaml", "text": _IMPORT_EXAMPLE}),
 )
 def import_environments(body: ImportEnvironmentsBody, state: State) -> Json:
@@ -192,7 +192,7 @@ def import_environments(body: ImportEnvironmentsBody, state: State) -> Json:
 @router.post(
     "/measure",
     response_model=Entry[MeasuredLink],
-    responses=document_errors(400, 403, 404, 413, 415, 424, 503),
+    responses=document_errors(404, 424, 503),
     openapi_extra=document_example({"first": "env-001", "second": "env-003"}),
 )
 def measure_link(body: MeasureLinkBody, state: State) -> Json:
@@ -206,7 +206,7 @@ def measure_link(body: MeasureLinkBody, state: State) -> Json:
 @router.post(
     "/cluster",
     response_model=ClusterTextBody,
-    responses=document_errors(400, 403, 404, 413, 415, 503),
+    responses=document_errors(404, 503),
     openapi_extra=document_example({"nodeIds": [EXAMPLE["id"]]}),
 )
 def build_cluster(body: ClusterBody, state: State) -> Json:
@@ -219,7 +219,7 @@ def build_cluster(body: ClusterBody, state: State) -> Json:
 @router.post(
     "/selection",
     response_model=TaskPreview,
-    responses=document_errors(400, 403, 413, 415, 503),
+    responses=document_errors(503),
     openapi_extra=document_example({"modelId": "llama-2-7b", "distributedConfig": {"nodeIds": [EXAMPLE["id"]]}}),
 )
 def describe_selection(body: TaskRequest, state: State, language: Language) -> Json:
@@ -227,7 +227,7 @@ def describe_selection(body: TaskRequest, state: State, language: Language) -> J
     return Json(state.service.choose(body, language))
 
 
-@router.post("/{id}/probe", response_model=Entry[Environment], responses=document_errors(403, 404, 424, 503))
+@router.post("/{id}/probe", response_model=Entry[Environment], responses=document_errors(404, 424, 503))
 def probe_environment(id: Id, state: State) -> Json:
     """Ask an environment's machine what it is, and keep what it says; one out of reach is marked so."""
     with map_store_errors():

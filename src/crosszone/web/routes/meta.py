@@ -40,9 +40,7 @@ def show_schema(
     return _build_schema(name)
 
 
-@router.delete(
-    "/work/{id}", tags=["work"], status_code=204, response_class=Response, responses=document_errors(403, 404)
-)
+@router.delete("/work/{id}", tags=["work"], status_code=204, responses=document_errors(404))
 def cancel_work(
     id: Annotated[str, Path(max_length=100, description="As `started` told it.")], state: State
 ) -> Response:

@@ -18,7 +18,7 @@ from crosszone.errors import InputError
 from crosszone.inputs.scenario import Scenario
 from crosszone.plan.plan import Objective, Plans
 from crosszone.plan.planner import MAX_TOP
-from crosszone.web.answers import Json, document_errors
+from crosszone.web.answers import Json
 from crosszone.web.body import (
     BUDGET_S,
     MOST_S,
@@ -28,7 +28,7 @@ from crosszone.web.body import (
     StrategyOverride,
     document_example,
 )
-from crosszone.web.events import STREAMED, run_job
+from crosszone.web.events import JOB_RESPONSES, run_job
 from crosszone.web.jobs import plan_job, radar_job, sweep_job
 from crosszone.web.language import Language
 from crosszone.web.scenarios import RequestScenario
@@ -104,7 +104,7 @@ class RadarBody(RadarOptions, ScenarioBody):
     "/plan",
     tags=["plan"],
     response_model=Plans,
-    responses={200: {"content": STREAMED}, **document_errors(400, 403, 409, 413, 415, 429)},
+    responses=JOB_RESPONSES,
     openapi_extra=document_example({**SCENARIO_EXAMPLE, "objective": "time", "top": 5}),
 )
 async def plan_scenario(body: PlanBody, request: Request, state: State, language: Language) -> Response:
@@ -117,7 +117,7 @@ async def plan_scenario(body: PlanBody, request: Request, state: State, language
     "/sweep",
     tags=["sweep"],
     response_model=Sweep,
-    responses={200: {"content": STREAMED}, **document_errors(400, 403, 409, 413, 415, 429)},
+    responses=JOB_RESPONSES,
     openapi_extra=document_example({**SCENARIO_EXAMPLE, "x": "cluster.links[*].gbps=1:100:log5"}),
 )
 async def sweep_scenario(body: SweepBody, request: Request, state: State, language: Language) -> Response:
@@ -131,7 +131,7 @@ async def sweep_scenario(body: SweepBody, request: Request, state: State, langua
     "/radar",
     tags=["plan"],
     response_model=Radar,
-    responses={200: {"content": STREAMED}, **document_errors(400, 403, 409, 413, 415, 429)},
+    responses=JOB_RESPONSES,
     openapi_extra=document_example(SCENARIO_EXAMPLE),
 )
 async def compare_alternatives(body: RadarBody, request: Request, state: State, language: Language) -> Response:

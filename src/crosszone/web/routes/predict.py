@@ -70,7 +70,6 @@ class ExplainBody(ExplainOptions, ScenarioBody):
     "/predict",
     tags=["predict"],
     response_model=Prediction,
-    responses=document_errors(400, 403, 413, 415),
     openapi_extra=document_example(SCENARIO_EXAMPLE),
 )
 def predict_scenario(body: ScenarioBody, state: State, language: Language) -> Json:
@@ -82,7 +81,6 @@ def predict_scenario(body: ScenarioBody, state: State, language: Language) -> Js
     "/what-if",
     tags=["what-if"],
     response_model=WhatIfFigures,
-    responses=document_errors(400, 403, 413, 415),
     openapi_extra=document_example({**SCENARIO_EXAMPLE, "changes": {"job.global_batch": 2048}}),
 )
 def predict_what_if(body: WhatIfBody, state: State, language: Language) -> Json:
@@ -94,7 +92,6 @@ def predict_what_if(body: WhatIfBody, state: State, language: Language) -> Json:
     "/what-if/switches",
     tags=["what-if"],
     response_model=tuple[Available, ...],
-    responses=document_errors(400, 403, 413, 415),
     openapi_extra=document_example(SCENARIO_EXAMPLE),
 )
 def list_switches(body: WhatIfBody, state: State, language: Language) -> Json:
@@ -109,7 +106,6 @@ def list_switches(body: WhatIfBody, state: State, language: Language) -> Json:
     "/explain",
     tags=["explain"],
     response_model=Explanation,
-    responses=document_errors(400, 403, 413, 415),
     openapi_extra=document_example({**SCENARIO_EXAMPLE, "figure": "mfu"}),
 )
 def explain_figure(body: ExplainBody, state: State, language: Language) -> Json:

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from crosszone.predict.ranks import MOST_RANKS, build_ranks, list_rank_places
-from crosszone.web.answers import Json, NoticeBody, document_errors
+from crosszone.web.answers import Json, NoticeBody
 from crosszone.web.body import SCENARIO_EXAMPLE, ApiRoute, ScenarioBody, document_example
 from crosszone.web.language import Language
 from crosszone.web.scenarios import RequestScenario
@@ -95,23 +95,13 @@ class PlacesBody(BaseModel):
     stages: list[StagePlaceBody]
 
 
-@router.post(
-    "/ranks",
-    response_model=RanksBody,
-    responses=document_errors(400, 403, 413, 415),
-    openapi_extra=document_example(SCENARIO_EXAMPLE),
-)
+@router.post("/ranks", response_model=RanksBody, openapi_extra=document_example(SCENARIO_EXAMPLE))
 def list_ranks(body: ScenarioBody, state: State, language: Language) -> Json:
     """List every rank of a scenario with a strategy once, with its coordinates and its GPU."""
     return Json(list_rank_columns(RequestScenario(state.reader, body, language)))
 
 
-@router.post(
-    "/places",
-    response_model=PlacesBody,
-    responses=document_errors(400, 403, 413, 415),
-    openapi_extra=document_example(SCENARIO_EXAMPLE),
-)
+@router.post("/places", response_model=PlacesBody, openapi_extra=document_example(SCENARIO_EXAMPLE))
 def list_places(body: ScenarioBody, state: State, language: Language) -> Json:
     """Say which stages and replicas of a strategy each zone holds; /ranks lists every rank."""
     return Json(list_zone_places(RequestScenario(state.reader, body, language)))

@@ -171,7 +171,7 @@ def list_results(state: State, limit: Limit = 50, before: Before = None) -> Page
     "/results",
     status_code=201,
     response_model=ResultRow,
-    responses=document_errors(400, 403, 409, 413, 415, 503),
+    responses=document_errors(409, 503),
     openapi_extra=document_example({**SCENARIO_EXAMPLE, "name": "first try"}),
 )
 def save_result(body: ResultBody, state: State, language: Language) -> Json:
@@ -236,7 +236,7 @@ def draw_result(id: Id, state: State, language: Language, iteration: StepChoice 
 @router.patch(
     "/results/{id}",
     response_model=ResultRow,
-    responses=document_errors(400, 403, 404, 413, 415, 503),
+    responses=document_errors(404, 503),
     openapi_extra=document_example({"name": "another name"}),
 )
 def change_result(id: Id, body: ResultChange, state: State) -> Json:
@@ -245,7 +245,7 @@ def change_result(id: Id, body: ResultChange, state: State) -> Json:
         return Json(_build_row(state.store.results.change(id, name=body.name, note=body.note)))
 
 
-@router.delete("/results/{id}", status_code=204, response_class=Response, responses=document_errors(403, 404, 503))
+@router.delete("/results/{id}", status_code=204, responses=document_errors(404, 503))
 def delete_result(id: Id, state: State) -> Response:
     """Delete a saved result."""
     with map_store_errors():
@@ -256,7 +256,7 @@ def delete_result(id: Id, state: State) -> Response:
 @router.post(
     "/compare",
     response_model=ResultComparison,
-    responses=document_errors(400, 403, 404, 409, 413, 415, 503),
+    responses=document_errors(404, 409, 503),
     openapi_extra=document_example({"items": [SCENARIO_EXAMPLE, {**SCENARIO_EXAMPLE, "name": "again"}]}),
 )
 def compare_results(body: CompareBody, state: State, language: Language) -> Json:

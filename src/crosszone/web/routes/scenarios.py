@@ -21,7 +21,8 @@ from crosszone.web.saved import MOST_NAME, Before, Id, Limit
 from crosszone.web.scenarios import TEXT, describe_loaded
 from crosszone.web.state import State
 
-router = APIRouter(route_class=ApiRoute)
+router = APIRouter(prefix="/scenarios", tags=["scenarios"], route_class=ApiRoute)
+examples_router = APIRouter(prefix="/examples", tags=["examples"], route_class=ApiRoute)
 
 _YAML = {"content": {"application/yaml": {"schema": {"description": "YAML."}}}, "description": "The text."}
 ExampleName = Annotated[str, Path(min_length=1, max_length=200, description="Its name.")]
@@ -74,40 +75,27 @@ class ScenarioChange(BaseModel):
         return self
 
 
-@router.get("/examples", tags=["examples"], response_model=ExamplesBody, responses=document_errors())
+@examples_router.get("", response_model=ExamplesBody)
 def list_examples(state: State) -> dict[str, Any]:
     """List the scenarios that can be opened: those that come with CrossZone and the opened file."""
     return {"default": state.examples.default, "examples": state.examples.list()}
 
 
-@router.get(
-    "/examples/{name}",
-    tags=["examples"],
-    response_class=Response,
-    responses={200: _YAML, **document_errors(404, 413)},
-)
+@examples_router.get("/{name}", response_class=Response, responses={200: _YAML, **document_errors(404)})
 def show_example(name: ExampleName, state: State) -> Response:
     """Give the text of one scenario."""
     return Response(state.examples.text(name), media_type="application/yaml")
 
 
-@router.post(
-    "/scenarios/describe",
-    tags=["scenarios"],
-    response_model=DescriptionBody,
-    responses=document_errors(400, 403, 413, 415),
-    openapi_extra=document_example(SCENARIO_EXAMPLE),
-)
+@router.post("/describe", response_model=DescriptionBody, openapi_extra=document_example(SCENARIO_EXAMPLE))
 def describe_scenario(body: ScenarioBody, state: State, language: Language) -> Json:
     """Say what follows from a scenario before anything is predicted, and whether its strategy is legal."""
     return Json(describe_loaded(state.reader.read(body), language))
 
 
 @router.post(
-    "/scenarios/change",
-    tags=["scenarios"],
+    "/change",
     response_model=ChangedBody,
-    responses=document_errors(400, 403, 413, 415),
     openapi_extra=document_example({**SCENARIO_EXAMPLE, "changes": {"strategy.communication.flows": 4}}),
 )
 def change_fields(body: ChangeBody, state: State) -> Json:
@@ -115,13 +103,7 @@ def change_fields(body: ChangeBody, state: State) -> Json:
     return Json(state.reader.apply_changes(body))
 
 
-@router.post(
-    "/scenarios/fields",
-    tags=["scenarios"],
-    response_model=FieldsBody,
-    responses=document_errors(400, 403, 413, 415),
-    openapi_extra=document_example(SCENARIO_EXAMPLE),
-)
+@router.post("/fields", response_model=FieldsBody, openapi_extra=document_example(SCENARIO_EXAMPLE))
 def read_fields(body: TextOnlyBody) -> Json:
     """Read a text as fields, whether they make a good scenario or not."""
     document = parse_document(body.text, TEXT)
@@ -131,10 +113,8 @@ def read_fields(body: TextOnlyBody) -> Json:
 
 
 @router.post(
-    "/scenarios/edit",
-    tags=["scenarios"],
+    "/edit",
     response_model=EditedBody,
-    responses=document_errors(400, 403, 413, 415),
     openapi_extra=document_example({"text": "job: {seq_len: 4096}  # tokens", "scenario": {"job": {}}}),
 )
 def edit_text(body: EditBody) -> Json:
@@ -149,18 +129,17 @@ def edit_document(document: Document, text: str) -> dict[str, str]:
     return {"text": edit_yaml(text, document.value)}
 
 
-@router.get("/scenarios", tags=["scenarios"], response_model=Page[ScenarioRow], responses=document_errors())
+@router.get("", response_model=Page[ScenarioRow])
 def list_scenarios(state: State, limit: Limit = 50, before: Before = None) -> Page[ScenarioRow]:
     """List saved scenarios, newest first."""
     return state.store.scenarios.page(limit=limit, before=before)
 
 
 @router.post(
-    "/scenarios",
-    tags=["scenarios"],
+    "",
     status_code=201,
     response_model=SavedScenario,
-    responses=document_errors(400, 403, 409, 413, 415),
+    responses=document_errors(409),
     openapi_extra=document_example({**SCENARIO_EXAMPLE, "name": "my cluster"}),
 )
 def save_scenario(body: SaveScenarioBody, state: State) -> Json:
@@ -170,7 +149,7 @@ def save_scenario(body: SaveScenarioBody, state: State) -> Json:
         return Json(state.store.scenarios.add(name=body.name, text=text), status_code=201)
 
 
-@router.get("/scenarios/{id}", tags=["scenarios"], response_model=SavedScenario, responses=document_errors(404))
+@router.get("/{id}", response_model=SavedScenario, responses=document_errors(404))
 def open_scenario(id: Id, state: State) -> SavedScenario:
     """Open a saved scenario."""
     with map_store_errors():
@@ -178,10 +157,9 @@ def open_scenario(id: Id, state: State) -> SavedScenario:
 
 
 @router.patch(
-    "/scenarios/{id}",
-    tags=["scenarios"],
+    "/{id}",
     response_model=SavedScenario,
-    responses=document_errors(400, 403, 404, 413, 415),
+    responses=document_errors(404),
     openapi_extra=document_example({"name": "another name"}),
 )
 def change_scenario(id: Id, body: ScenarioChange, state: State) -> Json:
@@ -190,13 +168,7 @@ def change_scenario(id: Id, body: ScenarioChange, state: State) -> Json:
         return Json(state.store.scenarios.change(id, name=body.name, text=body.text))
 
 
-@router.delete(
-    "/scenarios/{id}",
-    tags=["scenarios"],
-    status_code=204,
-    response_class=Response,
-    responses=document_errors(403, 404),
-)
+@router.delete("/{id}", status_code=204, responses=document_errors(404))
 def delete_scenario(id: Id, state: State) -> Response:
     """Delete a saved scenario."""
     with map_store_errors():

@@ -14,7 +14,7 @@ from crosszone.predict.predictor import Predictor
 from crosszone.schedule.measured import MeasuredTimelines, format_spans_csv, read_measured
 from crosszone.schedule.timeline import Timeline, build_micro_batch_view, build_view, compare_timelines
 from crosszone.schedule.trace import format_perfetto_json
-from crosszone.web.answers import Json, NoticeBody, document_errors
+from crosszone.web.answers import Json, NoticeBody
 from crosszone.web.body import SCENARIO_EXAMPLE, ApiRoute, ScenarioBody, document_example
 from crosszone.web.language import Language
 from crosszone.web.refusals import refuse
@@ -198,7 +198,6 @@ class MeasuredStepBody(ViewBody):
 @router.post(
     "",
     response_model=PredictedStepBody,
-    responses=document_errors(400, 403, 413, 415),
     openapi_extra=document_example({**SCENARIO_EXAMPLE, "micro_batch": 0}),
 )
 def draw_step(body: TimelineBody, state: State, language: Language) -> Json:
@@ -209,7 +208,7 @@ def draw_step(body: TimelineBody, state: State, language: Language) -> Json:
 @router.post(
     "/trace",
     response_class=Response,
-    responses={200: _FILES, **document_errors(400, 403, 413, 415)},
+    responses={200: _FILES},
     openapi_extra=document_example({**SCENARIO_EXAMPLE, "format": "perfetto"}),
 )
 def write_trace(body: TraceBody, state: State, language: Language) -> Response:
@@ -221,7 +220,6 @@ def write_trace(body: TraceBody, state: State, language: Language) -> Response:
 @router.post(
     "/measured",
     response_model=MeasuredStepBody,
-    responses=document_errors(400, 403, 413, 415),
     openapi_extra=document_example({"trace": _EXAMPLE_TRACE}),
 )
 def draw_measured_step(body: MeasuredBody, state: State, language: Language) -> Json:

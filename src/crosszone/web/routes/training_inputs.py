@@ -94,7 +94,7 @@ add_registry_routes(
 @datasets_router.post(
     "/{id}/versions/{version}/check",
     response_model=Entry[Dataset],
-    responses=document_errors(400, 403, 404, 413, 415, 424, 503),
+    responses=document_errors(404, 424, 503),
     openapi_extra=document_example({"environment": "env-001"}),
 )
 def check_dataset(

@@ -145,7 +145,7 @@ class TaskList(BaseModel):
 @router.post(
     "",
     response_model=CreatedBody,
-    responses=document_errors(400, 403, 409, 413, 415, 503),
+    responses=document_errors(409, 503),
     openapi_extra=document_example(EXAMPLE),
 )
 def create_task(
@@ -184,21 +184,21 @@ def show_task(id: Id, state: State, language: Language) -> Json:
         return _answer_task(state, state.store.tasks.get(id), language)
 
 
-@router.post("/{id}/stop", response_model=TaskBody, responses=document_errors(403, 404, 409, 503))
+@router.post("/{id}/stop", response_model=TaskBody, responses=document_errors(404, 409, 503))
 def stop_task(id: Id, state: State, language: Language) -> Json:
     """Ask a task to stop: every rank on every node ends; one that is at an end stays as it is."""
     with map_store_errors():
         return _answer_task(state, state.service.stop(id), language)
 
 
-@router.post("/{id}/resume", response_model=TaskBody, responses=document_errors(403, 404, 409, 503))
+@router.post("/{id}/resume", response_model=TaskBody, responses=document_errors(404, 409, 503))
 def resume_task(id: Id, state: State, language: Language) -> Json:
     """Start a task again from its last checkpoint."""
     with map_store_errors():
         return _answer_task(state, state.service.resume(id), language)
 
 
-@router.delete("/{id}", status_code=204, response_class=Response, responses=document_errors(403, 404, 409, 424, 503))
+@router.delete("/{id}", status_code=204, responses=document_errors(404, 409, 424, 503))
 def delete_task(id: Id, state: State) -> Response:
     """Delete a task that is at an end, and its folders on its machines."""
     with map_store_errors():
