@@ -15,7 +15,7 @@ from crosszone.cost.profile import Profiles
 from crosszone.errors import RequestError
 from crosszone.inputs.catalogue import catalogue
 from crosszone.web.calibrate_examples import BENCHMARK, COLLECTIVES, SAMPLES
-from crosszone.web.calibrate_found import values_of
+from crosszone.web.calibrate_found import list_values
 from crosszone.web.uploads import UploadedFile, Uploads
 
 SCENARIO = """
@@ -129,8 +129,8 @@ def test_values_before_are_those_of_the_stack_that_they_are_for(given):
         shipped.select(gpu, name).coefficients.flash for name in ("fsdp", "generic", "megatron-core")
     )
     assert fsdp != generic
-    assert values_of(profile)[0].before == (fsdp if given else generic)
-    assert values_of(profile, "megatron-core")[0].before == core
+    assert list_values(profile)[0].before == (fsdp if given else generic)
+    assert list_values(profile, "megatron-core")[0].before == core
 
 
 def test_a_file_is_handed_in_and_dropped(client):

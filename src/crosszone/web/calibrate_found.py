@@ -20,7 +20,7 @@ class ErrorRow(Value):
     name: str
     """An operator, a step, a part of it."""
     samples: int | None
-    """What it rests on; null: not counted."""
+    """How many samples it rests on; null: not counted."""
     before_pct: float | None = None
     """Mean error with the values in use now."""
     after_pct: float | None = None
@@ -54,7 +54,7 @@ class StepFound(Value):
     """A step that was measured, and what is predicted of it."""
 
     measured_s: float
-    """As the file tells it."""
+    """As the file has it."""
     before_s: float
     """Predicted with the values in use now."""
     after_s: float
@@ -80,7 +80,7 @@ class IterationsFound(Value):
     steps: StepColumns
     """All of them."""
     statistics: Stability
-    """How steady they are."""
+    """How much their times vary."""
 
 
 class FitFound(Value):
@@ -103,11 +103,11 @@ class FitFound(Value):
     unknown: tuple[str, ...]
     """What stays as it was, and why."""
     untold: tuple[dict[str, Any], ...]
-    """Coefficients of which the file says nothing: field, error_pct, alternative, worth_pct."""
+    """Coefficients on which the file has no data: field, error_pct, alternative, worth_pct."""
     next: tuple[str, ...]
-    """The run that would tell most, in words."""
+    """The run that would help most, in words."""
     next_runs: tuple[dict[str, Any], ...]
-    """Runs by how much they would tell: name, step_s, sd_before_pct, sd_after_pct."""
+    """Runs by how much they would narrow predictions: name, step_s, sd_before_pct, sd_after_pct."""
     profile: dict[str, Any] | None
     """An own profile of it, as `POST /calibrate/profiles` takes it; null: there is nothing to keep."""
     notices: tuple[dict[str, Any], ...]
@@ -149,11 +149,11 @@ class RunFound(Value):
     steps: StepColumns
     """All iterations."""
     statistics: Stability
-    """How steady they are."""
+    """How much their times vary."""
     step: int
-    """The iteration that is looked at."""
+    """The iteration that is shown."""
     phases_s: dict[str, float]
-    """Its seconds by phase, as the format tells them apart."""
+    """Its seconds by phase, those that the format has."""
     figures: dict[str, Any]
     """What is known of it."""
     meta: dict[str, Any]
@@ -170,28 +170,28 @@ class RunFound(Value):
     """What was left out of the file, and what to bear in mind."""
 
 
-def values_of(profile: OwnProfile, stack: str | None = None) -> tuple[ValueRow, ...]:
+def list_values(profile: OwnProfile, stack: str | None = None) -> tuple[ValueRow, ...]:
     """The values of a profile beside those that predictions use now.
 
     `stack`: the one that values of GPUs were found with; none: the first that they are for, or that the profile names.
     """
-    now = Profiles.load()
-    beside = stack or next(iter((*profile.for_stacks, *profile.stacks)), GENERIC)
+    profiles = Profiles.load()
+    gpu_stack = stack or next(iter((*profile.for_stacks, *profile.stacks)), GENERIC)
     rows = []
     for name, coefficients in profile.gpus.items():
-        family = now.find_family(catalogue().gpu(name))[0]
-        rows += _rows(name, coefficients, now.coefficients([family], [beside]))
+        family = profiles.find_family(catalogue().gpu(name))[0]
+        rows += _build_value_rows(name, coefficients, profiles.coefficients([family], [gpu_stack]))
     for name, coefficients in profile.stacks.items():
-        rows += _rows(name, coefficients, now.coefficients([GENERIC], [name]))
+        rows += _build_value_rows(name, coefficients, profiles.coefficients([GENERIC], [name]))
     return tuple(rows)
 
 
-def _rows(home: str, coefficients: dict[str, Any], now: Any) -> list[ValueRow]:
+def _build_value_rows(home: str, coefficients: dict[str, Any], current: Any) -> list[ValueRow]:
     return [
         ValueRow(
             home=home,
             field=field,
-            before=float(np.ravel(getattr(now, field))[0]),
+            before=float(np.ravel(getattr(current, field))[0]),
             after=coefficient.value,
             unit=UNITS.get(field, "s" if field.endswith("_s") else "ratio"),
             error_pct=round(100.0 * coefficient.error, 2),

@@ -10,8 +10,10 @@ from crosszone.analyse.answer import answer as analysis_of
 from crosszone.analyse.radar import build_radar
 from crosszone.analyse.sweep import sweep
 from crosszone.analyse.sweep_cells import SweepAxis
+from crosszone.cost.profile import Profiles
 from crosszone.deploy.deploy import build_bundle
 from crosszone.errors import InputError, InvalidError, Notice
+from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.scenario import Loaded, Scenario
 from crosszone.plan.planner import plan_loaded as plans_of
 from crosszone.plan.problem import PlanCache
@@ -26,9 +28,6 @@ MOST_NODES = 10_000
 
 def preload_data() -> None:
     """Read what every plan needs, before the first one is asked for."""
-    from crosszone.cost.profile import Profiles
-    from crosszone.inputs.catalogue import catalogue
-
     catalogue()
     Profiles.load()
 

@@ -12,6 +12,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from crosszone.calibrate.sheet import build_workbook, export_result
+from crosszone.calibrate.sheet.workbook import read_example
 from crosszone.errors import InputError
 from crosszone.inputs.scenario import Loaded
 from crosszone.store import Result, ResultRow
@@ -19,7 +21,14 @@ from crosszone.web.answers import Json, document_errors
 from crosszone.web.body import SCENARIO_EXAMPLE, ApiRoute, ScenarioBody, document_example
 from crosszone.web.calibrate_examples import BENCHMARK, COLLECTIVES, LOG, SAMPLES
 from crosszone.web.calibrate_found import FitFound, LinksFound, RunFound
-from crosszone.web.calibrate_jobs import collectives_job, kept_job, log_job, run_job, samples_job, sheet_job
+from crosszone.web.calibrate_jobs import (
+    build_result_job,
+    build_workbook_job,
+    calibrate_log_job,
+    fit_collectives_job,
+    fit_samples_job,
+    inspect_run_job,
+)
 from crosszone.web.events import JOB_RESPONSES, finish_job
 from crosszone.web.language import Language
 from crosszone.web.refusals import map_store_errors, refuse
@@ -159,7 +168,7 @@ def drop_file(id: Id, state: State) -> Response:
 async def fit_samples(body: SamplesBody, request: Request, state: State, language: Language) -> Response:
     """Fit kernel samples of one GPU: errors of every operator, and a profile to keep."""
     options = {"gpu": body.gpu, "correction": body.correction}
-    return await run_file_job(request, state, body, samples_job, options, language)
+    return await run_file_job(request, state, body, fit_samples_job, options, language)
 
 
 @router.post(
@@ -175,7 +184,7 @@ async def fit_collectives(body: RunFileBody, request: Request, state: State, lan
         await run_in_threadpool(state.reader.read, body)  # refuses one that is wrong, before any work is done
         text = await run_in_threadpool(state.reader.format_text, body)
         scenario = (text, str(state.reader.base / TEXT))
-    return await run_file_job(request, state, body, collectives_job, scenario, language)
+    return await run_file_job(request, state, body, fit_collectives_job, scenario, language)
 
 
 @router.post(
@@ -187,7 +196,7 @@ async def fit_collectives(body: RunFileBody, request: Request, state: State, lan
 async def calibrate_from_log(body: LogBody, request: Request, state: State, language: Language) -> Response:
     """Calibrate from the log of one run of a scenario: what moves, what stays unknown, the run to do next."""
     loaded = await run_in_threadpool(state.reader.read, body)
-    return await run_file_job(request, state, body, log_job, loaded, language)
+    return await run_file_job(request, state, body, calibrate_log_job, loaded, language)
 
 
 @router.post(
@@ -199,7 +208,7 @@ async def calibrate_from_log(body: LogBody, request: Request, state: State, lang
 async def inspect_trace(body: TraceFileBody, request: Request, state: State, language: Language) -> Response:
     """Look at a trace: our own, benchmark.csv, our metrics or a profiler's; one iteration beside a prediction."""
     loaded = await _read_scenario(state, body)
-    return await run_file_job(request, state, body, run_job, "trace", body.iteration, loaded, language)
+    return await run_file_job(request, state, body, inspect_run_job, "trace", body.iteration, loaded, language)
 
 
 @router.post(
@@ -211,7 +220,7 @@ async def inspect_trace(body: TraceFileBody, request: Request, state: State, lan
 async def inspect_workbook(body: RunFileBody, request: Request, state: State, language: Language) -> Response:
     """Evaluate an edited workbook: what its formulas come to, as a step with a timeline."""
     loaded = await _read_scenario(state, body)
-    return await run_file_job(request, state, body, run_job, "sheet", "best", loaded, language)
+    return await run_file_job(request, state, body, inspect_run_job, "sheet", "best", loaded, language)
 
 
 @router.post(
@@ -223,7 +232,7 @@ async def inspect_workbook(body: RunFileBody, request: Request, state: State, la
 async def download_workbook(body: ScenarioBody, request: Request, state: State, language: Language) -> Response:
     """Give the workbook of a scenario with a strategy: the formulas of its prediction live in the cells."""
     loaded = await run_in_threadpool(state.reader.read, body)
-    workbook = await finish_job(request, state.workers, sheet_job, loaded, language)
+    workbook = await finish_job(request, state.workers, build_workbook_job, loaded, language)
     headers = build_attachment_header(loaded.scenario.name or "crosszone", "xlsx", "sheet")
     return Response(workbook, media_type=WORKBOOK_TYPE, headers=headers)
 
@@ -231,9 +240,6 @@ async def download_workbook(body: ScenarioBody, request: Request, state: State, 
 @router.get("/sheet", response_class=Response, responses={200: _WORKBOOK})
 def download_example_workbook(language: Language) -> Response:
     """Give the workbook of an example: drop-downs, named cells, every formula editable."""
-    from crosszone.calibrate.sheet import build_workbook
-    from crosszone.calibrate.sheet.workbook import read_example
-
     workbook = build_workbook(read_example(), language)
     headers = build_attachment_header("crosszone sheet", "xlsx", "sheet")
     return Response(workbook, media_type=WORKBOOK_TYPE, headers=headers)
@@ -264,7 +270,7 @@ async def import_result(body: ImportResultBody, request: Request, state: State, 
         about["scenario"] = await run_in_threadpool(state.reader.format_text, body)
     with open_source(state.uploads, body) as source:
         arguments = (source, body.what, body.iteration, loaded, about, language)
-        fields = await finish_job(request, state.workers, kept_job, *arguments)
+        fields = await finish_job(request, state.workers, build_result_job, *arguments)
 
     def save() -> Json:
         with map_store_errors():
@@ -290,8 +296,6 @@ async def _read_scenario(state: AppState, body: RunFileBody) -> Loaded | None:
 
 def _export_result(state: AppState, result: Result, language: str) -> Response:
     """The workbook of a saved result; 409 where today's version cannot read its scenario."""
-    from crosszone.calibrate.sheet import export_result
-
     loaded = None
     try:
         if result.kind == "predicted" and result.scenario is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from statistics import fmean, median
 from typing import Any
 
@@ -11,14 +12,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from crosszone.calibrate.accuracy_report import FOLDER_VARIABLE, find_measurements
+from crosszone.calibrate.accuracy_report import FILES, FOLDER_VARIABLE, find_measurements
 from crosszone.inputs.value import Value
 from crosszone.store import ResultRow
 from crosszone.store.saved import Results
 from crosszone.store.table import MAX_PAGE
 from crosszone.web.answers import Json, document_errors
 from crosszone.web.body import ApiRoute
-from crosszone.web.calibrate_jobs import accuracy_job, key_of, parts_job
+from crosszone.web.calibrate_jobs import build_report_key, report_accuracy_job, report_parts_job
 from crosszone.web.events import JOB_RESPONSES, run_job
 from crosszone.web.language import Language
 from crosszone.web.state import AppState, State
@@ -87,13 +88,13 @@ class AccuracyReport(Value):
 @router.get("", response_model=AccuracyReport, responses=JOB_RESPONSES)
 async def report_accuracy(request: Request, state: State, language: Language) -> Response:
     """Predict the measured runs that lie on the server: error tables and what figures are drawn of."""
-    return await _answer_report(request, state, accuracy_job, language)
+    return await _answer_report(request, state, report_accuracy_job, language)
 
 
 @router.get("/parts", response_model=AccuracyReport, responses=JOB_RESPONSES)
 async def report_parts(request: Request, state: State, language: Language) -> Response:
     """Tell of the jobs that were timed part by part alone: errors, shares, steadiness. It takes a moment."""
-    return await _answer_report(request, state, parts_job, language)
+    return await _answer_report(request, state, report_parts_job, language)
 
 
 @router.get("/runs", response_model=SavedAccuracy, responses=document_errors(503))
@@ -105,24 +106,14 @@ def list_saved_runs(state: State) -> Json:
 async def _answer_report(request: Request, state: AppState, job: Job, language: str) -> Response:
     folder = await run_in_threadpool(find_measurements)
     if folder is None:
-        return Json(_build_absent_report())
+        return Json(AccuracyReport(present=False, variable=FOLDER_VARIABLE, files=FILES, report=None))
     reports = state.accuracy_reports
-    key: Hashable = await run_in_threadpool(key_of, folder, job.__name__, language)
+    key = await run_in_threadpool(build_report_key, folder, job.__name__, language)
     cached = reports.get(key)
     if cached is not None:
         return Response(cached, media_type="application/json")
-
-    def keep(answer: bytes) -> None:
-        reports.put(key, answer)
-
+    keep = partial(reports.put, key)
     return await run_job(request, state.workers, job, str(folder), language, on_answer=keep)
-
-
-def _build_absent_report() -> AccuracyReport:
-    """That there is nothing to predict, and where it is looked for."""
-    from crosszone.calibrate.accuracy_report import FILES
-
-    return AccuracyReport(present=False, variable=FOLDER_VARIABLE, files=FILES, report=None)
 
 
 def compare_saved_runs(results: Results) -> SavedAccuracy:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from crosszone.cost import own_profiles
 from crosszone.cost.coefficients import Coefficient
+from crosszone.cost.operator_profile import list_sampled_gpus, load_operator_profile
 from crosszone.cost.own_profiles import OwnProfile, read_named
 from crosszone.cost.profile import Profiles
 from crosszone.errors import InputError, InvalidError, RequestError
@@ -212,8 +213,6 @@ def _check_usable(profile: OwnProfile) -> OwnProfile:
 
 def list_operator_rows() -> tuple[OperatorProfileRow, ...]:
     """The operator profiles that come with CrossZone."""
-    from crosszone.cost.operator_profile import list_sampled_gpus, load_operator_profile
-
     profiles = [(gpu, load_operator_profile(gpu)) for gpu in list_sampled_gpus()]
     return tuple(
         OperatorProfileRow(
