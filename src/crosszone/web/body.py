@@ -63,6 +63,11 @@ class ScenarioBody(BaseModel):
             raise ValueError("text, scenario")  # exactly one of them
         return self
 
+    @property
+    def has_scenario(self) -> bool:
+        """Whether there is a scenario; some bodies can do without."""
+        return self.text is not None or self.scenario is not None
+
 
 class ChangeBody(ScenarioBody):
     """Fields to set."""

@@ -34,7 +34,7 @@ from crosszone.web.refusals import map_store_errors, refuse
 from crosszone.web.workers import Job
 
 if TYPE_CHECKING:
-    from crosszone.web.routes.calibrate import FileBody, RunFileBody
+    from crosszone.web.routes.calibrate import FileBody
     from crosszone.web.state import AppState
 
 MOST_BYTES = 512 * 1024 * 1024  # Of one file
@@ -202,7 +202,7 @@ class SourceFile:
 
 
 @contextmanager
-def open_source(uploads: Uploads, body: FileBody | RunFileBody) -> Iterator[SourceFile]:
+def open_source(uploads: Uploads, body: FileBody) -> Iterator[SourceFile]:
     """The file of a request; 404 where it is gone, and a text is a file as long as it is read."""
     if body.file is not None:
         with map_store_errors():
@@ -215,9 +215,7 @@ def open_source(uploads: Uploads, body: FileBody | RunFileBody) -> Iterator[Sour
         yield SourceFile(str(path), (body.name or TEXT_NAME)[:LONGEST_NAME])
 
 
-async def run_file_job(
-    request: Request, state: AppState, body: FileBody | RunFileBody, job: Job, *arguments: Any
-) -> Response:
+async def run_file_job(request: Request, state: AppState, body: FileBody, job: Job, *arguments: Any) -> Response:
     """The answer of long work on the file of a request; the file stays where it is until all is told."""
     stack = ExitStack()
     try:

@@ -54,10 +54,6 @@ _WORKBOOK = {
     "content": {WORKBOOK_TYPE: {"schema": {"type": "string", "format": "binary"}}},
     "description": "The workbook.",
 }
-_FILE = Field(default=None, max_length=100, description="Id of a file that was handed in (/calibrate/files).")
-_CONTENT = Field(default=None, max_length=4_000_000, description="Or the text of the file itself.")
-_NAME = Field(default=None, max_length=MOST_NAME, description="What the file is called; none: as it was handed in.")
-IterationField = Field(default="best", max_length=20, description="Which one: first, last, best, or its number.")
 
 
 class FileBody(BaseModel):
@@ -65,9 +61,13 @@ class FileBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    file: str | None = _FILE
-    content: str | None = _CONTENT
-    name: str | None = _NAME
+    file: str | None = Field(
+        default=None, max_length=100, description="Id of a file that was handed in (/calibrate/files)."
+    )
+    content: str | None = Field(default=None, max_length=4_000_000, description="Or the text of the file itself.")
+    name: str | None = Field(
+        default=None, max_length=MOST_NAME, description="What the file is called; none: as it was handed in."
+    )
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:
@@ -87,12 +87,8 @@ class SamplesBody(FileBody):
     )
 
 
-class RunFileBody(ScenarioBody):
+class RunFileBody(FileBody, ScenarioBody):
     """A file of a run, and the scenario it is of where that is known."""
-
-    file: str | None = _FILE
-    content: str | None = _CONTENT
-    name: str | None = _NAME
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:
@@ -103,11 +99,6 @@ class RunFileBody(ScenarioBody):
         if self.way is not None and not self.has_scenario:
             raise ValueError("text, scenario")
         return self
-
-    @property
-    def has_scenario(self) -> bool:
-        """There is a scenario."""
-        return self.text is not None or self.scenario is not None
 
 
 class LogBody(RunFileBody):
@@ -123,7 +114,7 @@ class LogBody(RunFileBody):
 class TraceFileBody(RunFileBody):
     """A trace, which of its iterations to look at, and optionally the scenario it is compared with."""
 
-    iteration: str = IterationField
+    iteration: str = Field(default="best", max_length=20, description="Which one: first, last, best, or its number.")
 
 
 class ImportResultBody(TraceFileBody):

@@ -77,11 +77,6 @@ class ResultBody(ScenarioBody):
             raise ValueError("one of text and scenario")
         return self
 
-    @property
-    def has_scenario(self) -> bool:
-        """There is a scenario."""
-        return self.text is not None or self.scenario is not None
-
     def check_kind(self) -> None:
         """Refuse what does not belong to its kind, or nothing at all."""
         sources = [key for key in ("figures", "trace") if getattr(self, key) is not None]

@@ -68,11 +68,6 @@ class MeasuredBody(ScenarioBody):
             raise ValueError("text, scenario")  # at most one of them
         return self
 
-    @property
-    def has_scenario(self) -> bool:
-        """There is a scenario to compare with."""
-        return self.text is not None or self.scenario is not None
-
 
 class LaneBody(BaseModel):
     """A lane and what it does; `parts` and `idle_s` add up to the step."""
