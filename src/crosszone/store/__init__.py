@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from crosszone.store.opening import Store, open_store
 from crosszone.store.saved import (
-    KINDS,
     BundleRow,
     Bundles,
-    Kind,
     Result,
     ResultRow,
     Results,
@@ -24,11 +22,9 @@ from crosszone.store.saved import (
 from crosszone.store.table import MAX_PAGE, Page
 
 __all__ = [
-    "KINDS",
     "MAX_PAGE",
     "BundleRow",
     "Bundles",
-    "Kind",
     "Page",
     "Result",
     "ResultRow",

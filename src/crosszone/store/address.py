@@ -1,12 +1,13 @@
 """Address: where the saved things are kept, as the user writes it: a file, or a database by its URL.
 
-What goes wrong with a database, told as a notice that names the remedy and never a password.
+Errors of a database become notices that name the remedy and never a password.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import unquote
 
 from sqlalchemy import URL, make_url
@@ -26,18 +27,21 @@ def parse_address(text: str | None) -> URL:
         return _make_file_url(find_home() / FILE_NAME)
     scheme, is_url, remainder = text.partition("://")
     if not is_url:
-        return _make_file_url(Path(text).expanduser()) if text.strip() and "\0" not in text else _refuse(text)
+        if not text.strip() or "\0" in text:
+            _refuse(text)
+        return _make_file_url(Path(text).expanduser())
     if scheme == "sqlite":
         path = unquote(remainder.removeprefix("/"))
-        is_path = remainder.startswith("/") and path.strip("\0") == path != ""
-        return _make_file_url(Path(path)) if is_path else _refuse(scheme)
+        if not remainder.startswith("/") or not path or path.strip("\0") != path:
+            _refuse(scheme)
+        return _make_file_url(Path(path))
     if scheme not in _POSTGRES_SCHEMES:
-        return _refuse(scheme)
+        _refuse(scheme)
     try:
         # Whatever the spelling of the scheme: psycopg 3 is the driver that `format_install_command` names.
         return make_url(f"postgresql+psycopg://{remainder}")
     except (ArgumentError, ValueError):
-        return _refuse(scheme)  # the rest may hold a password
+        _refuse(scheme)  # the rest may hold a password
 
 
 def format_address(url: URL) -> str:
@@ -50,7 +54,7 @@ def format_address(url: URL) -> str:
 
 
 def strip_password(reason: str, url: URL) -> str:
-    """What a driver says, with the password blotted out."""
+    """What a driver says, with asterisks in place of the password."""
     for secret in (str(url.password or ""), _get_option(url, "password")):
         if secret:
             reason = reason.replace(secret, "***")
@@ -66,7 +70,7 @@ def _make_file_url(path: Path) -> URL:
     return URL.create("sqlite+pysqlite", database=str(path.absolute()))
 
 
-def _refuse(value: str) -> URL:
+def _refuse(value: str) -> NoReturn:
     raise InvalidError(Notice(code="store_url", value=value))
 
 

@@ -1,22 +1,15 @@
-"""Saved scenarios: the text as it was written, under a name.
-
-Saved bundles: the files that start a plan, kept as they were made.
-
-Saved results of any kind: predicted, taken from a sheet, or measured.
-"""
+"""Saved scenarios (the text as it was written), bundles (the files that start a plan) and results of any kind."""
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from crosszone.analyse.outcome import KINDS, Kind
+from crosszone.analyse.outcome import Kind
 from crosszone.deploy.bundle import Bundle
 from crosszone.errors import InvalidError, Notice, UnknownNameError
 from crosszone.inputs.value import Value
-from crosszone.store.table import MAX_NOTE, Access, SavedTable, check_name, check_text, encode_json, format_now
+from crosszone.store.table import MAX_NOTE, SavedTable, check_name, check_text, format_now, pack_json
 from crosszone.store.tables import BUNDLES, RESULTS, SCENARIOS
 
 
@@ -98,35 +91,25 @@ class Bundles(SavedTable[BundleRow, SavedBundle]):
     """All saved bundles."""
 
     table, row_type, record_type = BUNDLES, BundleRow, SavedBundle
-
-    def __init__(self, access: Access, max_rows: int = MAX_BUNDLES) -> None:
-        super().__init__(access, max_rows)
+    packed_columns = ("bundle",)
+    max_rows = MAX_BUNDLES
 
     def add(self, *, name: str, bundle: Bundle) -> SavedBundle:
         """Save a bundle; `InvalidError` when it cannot be kept."""
         # `replace`: half a surrogate pair must not end the count with an error.
         size = sum(len(file.text.encode("utf-8", "replace")) for file in bundle.files)
         _check_bundle_size(size, MAX_BUNDLE_BYTES)
-        packed = zlib.compress(json.dumps(bundle.model_dump(mode="json"), separators=(",", ":")).encode())
+        packed = pack_json(bundle.model_dump(mode="json"))
         _check_bundle_size(len(packed), MAX_PACKED_BYTES)
         # Columns of their own, so that a list need not unpack the bundle.
         copied = {key: getattr(bundle, key) for key in ("framework", "launcher", "template", "world_size")}
         derived = {"name": check_name(name), "nodes": len(bundle.nodes), "bytes": size, "bundle": packed}
         return self._insert({**copied, **derived})
 
-    def _read(self, result_type: type[Value], columns: Mapping[Any, Any]) -> Any:
-        plain = dict(columns)
-        if "bundle" in plain:
-            plain["bundle"] = json.loads(zlib.decompress(plain["bundle"]))
-        return result_type(**plain)
-
 
 def _check_bundle_size(size: int, limit: int) -> None:
     if size > limit:
         raise InvalidError(Notice(code="saved_too_large", field="bundle", value=size, params={"limit": limit}))
-
-
-_JSON_COLUMNS = ("way", "headline", "document", "timeline")
 
 
 class ResultRow(Value):
@@ -163,6 +146,7 @@ class Results(SavedTable[ResultRow, Result]):
     """All saved results."""
 
     table, row_type, record_type = RESULTS, ResultRow, Result
+    json_columns = ("way", "headline", "document", "timeline")
 
     def add(
         self,
@@ -177,8 +161,9 @@ class Results(SavedTable[ResultRow, Result]):
         note: str = "",
     ) -> Result:
         """Save a result; `InvalidError` when a part of it cannot be kept."""
-        names = {"name": check_name(name), "note": check_text(note, "note", MAX_NOTE)}
-        return self._insert(names | _encode_columns(kind, document, headline, scenario, way, timeline))
+        texts = {"name": check_name(name), "note": check_text(note, "note", MAX_NOTE)}
+        fields = {"kind": kind, "scenario": _check_scenario(scenario), "way": way, "timeline": timeline}
+        return self._insert(texts | self._encode({**fields, "headline": headline, "document": document}))
 
     def put(
         self,
@@ -192,12 +177,13 @@ class Results(SavedTable[ResultRow, Result]):
         note: str = "",
     ) -> Result:
         """Save a result under an id, or newer numbers of the one that is there; its name and note stay as they are."""
-        columns = _encode_columns(kind, document, headline, scenario, None, None)
+        fields = {"kind": kind, "scenario": _check_scenario(scenario), "way": None, "timeline": None}
+        columns = self._encode({**fields, "headline": headline, "document": document})
         try:
             self.get(id)
         except UnknownNameError:
-            names = {"id": id, "name": check_name(name), "note": check_text(note, "note", MAX_NOTE)}
-            return self._insert(names | columns)
+            texts = {"name": check_name(name), "note": check_text(note, "note", MAX_NOTE)}
+            return self._insert({"id": id, **texts, **columns})
         return self._update(id, columns)
 
     def change(self, id: str, *, name: str | None = None, note: str | None = None) -> Result:
@@ -207,28 +193,6 @@ class Results(SavedTable[ResultRow, Result]):
             fields["note"] = check_text(note, "note", MAX_NOTE)
         return self._update(id, fields)
 
-    def _read(self, result_type: type[Value], columns: Mapping[Any, Any]) -> Any:
-        plain = {key: json.loads(value) if key in _JSON_COLUMNS and value else value for key, value in columns.items()}
-        return result_type(**plain)
 
-
-def _encode_columns(
-    kind: Kind,
-    document: Mapping[str, Any],
-    headline: Mapping[str, Any],
-    scenario: str | None,
-    override: Mapping[str, Any] | None,
-    timeline: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """What a result says, as columns."""
-    return {
-        "kind": kind,
-        "scenario": None if scenario is None else check_text(scenario, "scenario"),
-        "way": None if override is None else encode_json(override, "way"),
-        "headline": encode_json(headline, "headline"),
-        "document": encode_json(document, "document"),
-        "timeline": None if timeline is None else encode_json(timeline, "timeline"),
-    }
-
-
-__all__ = ["KINDS", "Kind", "Result", "ResultRow", "Results"]
+def _check_scenario(text: str | None) -> str | None:
+    return None if text is None else check_text(text, "scenario")

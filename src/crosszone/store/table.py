@@ -9,6 +9,7 @@ import json
 import re
 import secrets
 import unicodedata
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -44,7 +45,7 @@ class Page(Value, Generic[Row]):
 
 
 class Access:
-    """Transactions on one database; what goes wrong in them is told as a notice."""
+    """Transactions on one database; a driver's error becomes a `StoreError` with a notice."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -83,10 +84,14 @@ class SavedTable(Generic[Row, FullRecord]):
     """What a list shows of it."""
     record_type: ClassVar[type[Value]]
     """All of it."""
+    json_columns: ClassVar[tuple[str, ...]] = ()
+    """Columns that hold JSON."""
+    packed_columns: ClassVar[tuple[str, ...]] = ()
+    """Columns that hold compressed JSON."""
+    max_rows = MAX_ROWS
 
-    def __init__(self, access: Access, max_rows: int = MAX_ROWS) -> None:
+    def __init__(self, access: Access) -> None:
         self._access = access
-        self.max_rows = max_rows
 
     def page(self, *, limit: int = 50, before: str | None = None) -> Page[Row]:
         """At most `limit` rows, newest first, from where `before` says; `InvalidError` when it says nothing."""
@@ -97,7 +102,7 @@ class SavedTable(Generic[Row, FullRecord]):
         if before is not None:
             query = query.where(position < tuple_(*_parse_cursor(before)))
         with self._access.begin_read() as connection:
-            # One more than was asked for: it tells whether there is another page.
+            # One more than was asked for: where it exists, there is another page.
             rows = connection.execute(query.limit(min(limit, MAX_PAGE) + 1)).mappings().all()
             total = connection.execute(select(func.count()).select_from(self.table)).scalar_one()
         page_rows = [self._read(self.row_type, row) for row in rows[: min(limit, MAX_PAGE)]]
@@ -140,9 +145,27 @@ class SavedTable(Generic[Row, FullRecord]):
         record: FullRecord = self._read(self.record_type, row)
         return record
 
+    def _encode(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Values as their columns hold them; `InvalidError` when one is too large."""
+        columns = dict(fields)
+        for name in self.json_columns:
+            if columns.get(name) is not None:
+                columns[name] = encode_json(columns[name], name)
+        for name in self.packed_columns:
+            if columns.get(name) is not None:
+                columns[name] = pack_json(columns[name])
+        return columns
+
     def _read(self, result_type: type[Value], columns: Mapping[Any, Any]) -> Any:
         """A row of the database as a value."""
-        return result_type(**columns)
+        fields = dict(columns)
+        for name in self.json_columns:
+            if fields.get(name):
+                fields[name] = json.loads(fields[name])
+        for name in self.packed_columns:
+            if fields.get(name):
+                fields[name] = json.loads(zlib.decompress(fields[name]))
+        return result_type(**fields)
 
 
 def format_now() -> str:
@@ -194,6 +217,11 @@ def check_text(text: str, field: str, limit: int = MAX_DOCUMENT) -> str:
 def encode_json(document: Any, field: str) -> str:
     """A document as JSON in ASCII, so that no database minds its characters."""
     return _check_size(json.dumps(document, allow_nan=False, separators=(",", ":")), field, MAX_DOCUMENT)
+
+
+def pack_json(document: Any) -> bytes:
+    """A document as compressed JSON, for the scripts of many nodes, which are nearly alike."""
+    return zlib.compress(json.dumps(document, separators=(",", ":")).encode())
 
 
 def _check_size(text: str, field: str, limit: int) -> str:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import time
-import zlib
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
@@ -43,9 +42,7 @@ MOVES: Mapping[State, tuple[State, ...]] = {
     "stopped": ("initializing",),
     "interrupted": ("initializing",),
 }
-MAX_TASKS = 10_000
 MAX_EVENTS = 2_000  # Events kept of a task; the first and the newest
-_JSON_COLUMNS = ("request", "progress", "notice")
 
 
 class TaskRow(Value):
@@ -109,9 +106,8 @@ class Tasks(SavedTable[TaskRow, Task]):
     """All tasks."""
 
     table, row_type, record_type = TASKS, TaskRow, Task
-
-    def __init__(self, access: Any, max_rows: int = MAX_TASKS) -> None:
-        super().__init__(access, max_rows)
+    json_columns = ("request", "progress", "notice")
+    packed_columns = ("plan",)
 
     def add(self, *, name: str, request: Mapping[str, Any], key: str | None = None) -> tuple[Task, bool]:
         """A new task, or the one that the same key made before; and whether it is new.
@@ -145,7 +141,7 @@ class Tasks(SavedTable[TaskRow, Task]):
         """
         if after not in MOVES[before]:
             raise ValueError(f"a task cannot go from {before} to {after}")
-        columns = {"state": after, "changed": format_now(), **_encode_columns(fields)}
+        columns = {"state": after, "changed": format_now(), **self._encode(fields)}
         with self._access.begin_write() as connection:
             # The state it had is part of the condition, so a move that somebody else made first is not undone.
             is_unmoved = (TASKS.c.id == id) & (TASKS.c.state == before)
@@ -159,7 +155,7 @@ class Tasks(SavedTable[TaskRow, Task]):
 
     def update_fields(self, id: str, **fields: Any) -> Task:
         """Change columns without changing the state: progress, plan, stop_asked, token."""
-        return self._update(id, _encode_columns(fields))
+        return self._update(id, self._encode(fields))
 
     def add_event(self, id: str, kind: str, **about: Any) -> None:
         """Add an event."""
@@ -215,24 +211,6 @@ class Tasks(SavedTable[TaskRow, Task]):
         with self._access.begin_read() as connection:
             row = connection.execute(select(TASKS).where(TASKS.c.key == key)).mappings().one_or_none()
         return None if row is None else self._read(Task, row)
-
-    def _read(self, result_type: type[Value], columns: Mapping[Any, Any]) -> Any:
-        plain = {key: json.loads(value) if key in _JSON_COLUMNS and value else value for key, value in columns.items()}
-        if plain.get("plan") is not None:
-            plain["plan"] = json.loads(zlib.decompress(plain["plan"]))
-        return result_type(**plain)
-
-
-def _encode_columns(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as their columns hold them."""
-    plain = dict(fields)
-    for key in _JSON_COLUMNS:
-        if plain.get(key) is not None:
-            plain[key] = encode_json(plain[key], key)
-    if plain.get("plan") is not None:
-        # Most of a plan are the scripts of its nodes, which are nearly alike.
-        plain["plan"] = zlib.compress(json.dumps(plain["plan"], separators=(",", ":")).encode())
-    return plain
 
 
 def _insert_event(connection: Connection, id: str, state: str, kind: str, about: Mapping[str, Any]) -> None:
