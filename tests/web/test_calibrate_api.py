@@ -165,11 +165,11 @@ def test_a_file_that_is_too_large_leaves_nothing_and_old_ones_go(monkeypatch):
     uploads = Uploads(most_bytes=10, most_kept=15)
     with pytest.raises(Exception, match="larger than"):
         kept(uploads, "large", b"123456", b"789012")
-    assert list(uploads._made().iterdir()) == []
+    assert list(uploads._make_folder().iterdir()) == []
     first = kept(uploads, "first.gz", b"12345678")
-    assert uploads.path(first.id).suffix == ".gz"
+    assert uploads.find_path(first.id).suffix == ".gz"
     second = kept(uploads, "second", b"12345678")
-    assert [one.name for one in uploads._made().iterdir()] == [uploads.path(second.id).name]
+    assert [one.name for one in uploads._make_folder().iterdir()] == [uploads.find_path(second.id).name]
     monkeypatch.setattr("crosszone.web.uploads.KEPT_S", -1.0)
     with pytest.raises(Exception, match="kept for an hour"):
         uploads.get(second.id)
@@ -189,8 +189,8 @@ def test_files_on_their_way_count_too():
         gate = asyncio.Event()
         coming = [asyncio.create_task(uploads.keep(slowly(gate), name)) for name in "abc"]
         await asyncio.sleep(0.01)
-        assert sum(path.stat().st_size for path in uploads._made().iterdir()) <= 20
-        assert sum(uploads._coming.values()) == 14
+        assert sum(path.stat().st_size for path in uploads._make_folder().iterdir()) <= 20
+        assert sum(uploads._arriving.values()) == 14
         gate.set()
         return await asyncio.gather(*coming, return_exceptions=True)
 
@@ -199,9 +199,9 @@ def test_files_on_their_way_count_too():
     (wrong,) = [one for one in found if isinstance(one, RequestError)]
     assert (wrong.status, wrong.notices[0].code) == (429, "uploads_too_much")
     kept_files = [one for one in found if isinstance(one, UploadedFile)]
-    assert sorted(path.stat().st_size for path in uploads._made().iterdir()) == [8, 8]
+    assert sorted(path.stat().st_size for path in uploads._make_folder().iterdir()) == [8, 8]
     assert [uploads.get(one.id).bytes for one in kept_files] == [8, 8]
-    assert uploads._coming == {}
+    assert uploads._arriving == {}
     assert kept(uploads, "later", b"12345678").bytes == 8
     uploads.close()
 

@@ -25,6 +25,7 @@ from crosszone.web.refusals import refuse
 
 NOT_ONE_OF = "not_one_of"  # A pydantic error of this type names the `allowed` values and the `nearest` one
 BUDGET_S, MOST_S = 30.0, 300.0  # Seconds a search may take unless a request says otherwise, and at most
+MOST_NAME = 1000  # Characters of a name that are read at all; the store says how many it keeps
 FieldPath = Annotated[str, Field(max_length=500)]  # A path such as cluster.links[*].gbps; none is longer
 # A body that every route which takes a scenario answers.
 SCENARIO_EXAMPLE: dict[str, Any] = {
@@ -67,6 +68,26 @@ class ScenarioBody(BaseModel):
     def has_scenario(self) -> bool:
         """Whether there is a scenario; some bodies can do without."""
         return self.text is not None or self.scenario is not None
+
+
+class FileBody(BaseModel):
+    """A file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    file: str | None = Field(
+        default=None, max_length=100, description="Id of a file that was handed in (/calibrate/files)."
+    )
+    content: str | None = Field(default=None, max_length=4_000_000, description="Or the text of the file itself.")
+    name: str | None = Field(
+        default=None, max_length=MOST_NAME, description="What the file is called; none: as it was handed in."
+    )
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
+        if (self.file is None) == (self.content is None):
+            raise ValueError("file, content")
+        return self
 
 
 class ChangeBody(ScenarioBody):

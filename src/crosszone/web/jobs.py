@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from crosszone.analyse.answer import answer as analysis_of
+from crosszone.analyse.answer import answer as analyse
 from crosszone.analyse.radar import build_radar
 from crosszone.analyse.sweep import sweep
 from crosszone.analyse.sweep_cells import SweepAxis
@@ -15,7 +16,7 @@ from crosszone.deploy.deploy import build_bundle
 from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.scenario import Loaded, Scenario
-from crosszone.plan.planner import plan_loaded as plans_of
+from crosszone.plan.planner import plan_loaded
 from crosszone.plan.problem import PlanCache
 from crosszone.plan.search import Progress
 from crosszone.views.report import render_report
@@ -36,10 +37,8 @@ def plan_job(
     loaded: Loaded, options: dict[str, Any], language: str, *, progress: Progress, cancelled: IsCancelled
 ) -> bytes:
     """The plans of a scenario."""
-    plans = _place_refusals(
-        loaded,
-        lambda: plans_of(loaded, language, progress=progress, cancelled=cancelled, cache=get_plan_cache(), **options),
-    )
+    with add_lines(loaded):
+        plans = plan_loaded(loaded, language, progress=progress, cancelled=cancelled, cache=get_plan_cache(), **options)
     return dump_json(plans)
 
 
@@ -47,10 +46,9 @@ def analyse_job(
     loaded: Loaded, options: dict[str, Any], language: str, *, progress: Progress, cancelled: IsCancelled
 ) -> bytes:
     """The parts of an analysis that were asked for."""
-    answer = _place_refusals(
-        loaded, lambda: analysis_of(loaded, language, progress=progress, cancelled=cancelled, **options)
-    )
-    return dump_json(answer.analysis.to_asked())
+    with add_lines(loaded):
+        analysed = analyse(loaded, language, progress=progress, cancelled=cancelled, **options)
+    return dump_json(analysed.analysis.to_asked())
 
 
 def sweep_job(
@@ -63,14 +61,12 @@ def sweep_job(
     cancelled: IsCancelled,
 ) -> bytes:
     """A sweep."""
-    result = _place_refusals(
-        loaded,
-        lambda: sweep(loaded.scenario, *axes, progress=progress, cancelled=cancelled, language=language, **options),
-    )
+    with add_lines(loaded):
+        result = sweep(loaded.scenario, *axes, progress=progress, cancelled=cancelled, language=language, **options)
     return dump_json(result)
 
 
-def radar_job(
+def compare_families_job(
     scenario: Scenario,
     variants: Sequence[tuple[str, Scenario]],
     language: str,
@@ -79,35 +75,30 @@ def radar_job(
     cancelled: IsCancelled,
 ) -> bytes:
     """Alternatives compared with the best of each family, which are searched for."""
-    result = build_radar(scenario, variants, language=language, progress=progress, cancelled=cancelled)
-    return dump_json(result)
+    return dump_json(build_radar(scenario, variants, language=language, progress=progress, cancelled=cancelled))
 
 
-def report_job(
+def render_report_job(
     loaded: Loaded, options: dict[str, Any], language: str, *, progress: Progress, cancelled: IsCancelled
 ) -> bytes:
     """A report: its form and its text."""
-    text = _place_refusals(
-        loaded, lambda: render_report(loaded, language, progress=progress, cancelled=cancelled, **options)
-    )
+    with add_lines(loaded):
+        text = render_report(loaded, language, progress=progress, cancelled=cancelled, **options)
     return dump_json({"format": options["form"], "text": text})
 
 
-def bundle_job(
+def build_bundle_job(
     loaded: Loaded, options: dict[str, Any], language: str, *, progress: Progress, cancelled: IsCancelled
 ) -> bytes:
     """The files that start a plan, with what each node runs."""
     nodes = sum(group.count for _, group in loaded.scenario.cluster.zone_groups)
     if nodes > MOST_NODES:
-        raise InvalidError(
-            Notice(code="bundle_too_many_nodes", field="cluster", value=nodes, params={"limit": MOST_NODES})
-        )
-    bundle = _place_refusals(
-        loaded,
-        lambda: build_bundle(
+        params = {"limit": MOST_NODES}
+        raise InvalidError(Notice(code="bundle_too_many_nodes", field="cluster", value=nodes, params=params))
+    with add_lines(loaded):
+        bundle = build_bundle(
             loaded, language, progress=progress, cancelled=cancelled, cache=get_plan_cache(), **options
-        ),
-    )
+        )
     return dump_json(bundle)
 
 
@@ -117,9 +108,10 @@ def get_plan_cache() -> PlanCache:
     return PlanCache(lasting=True)
 
 
-def _place_refusals(loaded: Loaded, work: Callable[[], Any]) -> Any:
-    """The answer of the work; what it refuses is told with its line."""
+@contextmanager
+def add_lines(loaded: Loaded) -> Iterator[None]:
+    """Around work on a scenario: have errors say the line of the scenario that they are about."""
     try:
-        return work()
+        yield
     except InputError as error:
         raise type(error)(*map(loaded.document.place_notice, error.notices)) from None

@@ -24,7 +24,6 @@ Id = Annotated[str, Path(min_length=1, max_length=200, description="As the list 
 NewId = Annotated[str, Field(min_length=1, max_length=64)]
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Most rows to answer.")]
 Before = Annotated[str | None, Query(max_length=200, description="`before` of the page that came last: go on there.")]
-MOST_NAME = 1000  # Characters of a name that are read at all; the store says how many it keeps
 Registered = TypeVar("Registered", bound=Value)
 
 

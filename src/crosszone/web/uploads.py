@@ -1,7 +1,7 @@
 """Files that a user uploads to be read: kept on disk for an hour and never longer than the server runs.
 
     upload = await uploads.keep(request.stream(), "trace.json.gz")
-    uploads.path(upload.id)                # where it lies; `UnknownNameError` once it is gone
+    uploads.find_path(upload.id)           # where it lies; `UnknownNameError` once it is gone
 
 Workers read logs, traces and workbooks from here, so that a large one is sent once however often it is looked at. A
 short text may come within the request itself; it becomes a file for as long as it is read.
@@ -15,30 +15,20 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING, Any
-
-from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
 
 from crosszone.errors import Notice, UnknownNameError
 from crosszone.inputs.value import Value
-from crosszone.web.events import run_job
+from crosszone.web.body import FileBody
 from crosszone.web.refusals import map_store_errors, refuse
-from crosszone.web.workers import Job
-
-if TYPE_CHECKING:
-    from crosszone.web.routes.calibrate import FileBody
-    from crosszone.web.state import AppState
 
 MOST_BYTES = 512 * 1024 * 1024  # Of one file
-# Of all files together, also those on their way: the oldest that are here go first, then new ones are refused.
+# Of all files, also those still being sent: the oldest are dropped first, then new ones are refused.
 MOST_KEPT = 2 * 1024 * 1024 * 1024
 MOST_FILES = 200
 KEPT_S = 3600.0  # Seconds after which a file that nobody asked for is dropped
@@ -61,13 +51,13 @@ class UploadedFile(Value):
 
 @dataclass(eq=False)
 class Uploads:
-    """All of them, in a folder of their own that is made when the first one comes."""
+    """All uploaded files, in a folder of their own that is made for the first one."""
 
     most_bytes: int = MOST_BYTES
     most_kept: int = MOST_KEPT
     _files: dict[str, tuple[UploadedFile, float]] = field(default_factory=dict)
-    _coming: dict[str, int] = field(default_factory=dict)
-    """Bytes that are on disk of files on their way."""
+    _arriving: dict[str, int] = field(default_factory=dict)
+    """Bytes on disk of files that are still being sent."""
     _folder: Path | None = None
     _lock: Lock = field(default_factory=Lock)
 
@@ -79,7 +69,7 @@ class Uploads:
         id = secrets.token_urlsafe(12).replace("-", "a").replace("_", "b")
         shown_name = _UNSAFE_CHARACTERS.sub(" ", name)[-LONGEST_NAME:].strip() or "file"
         upload = UploadedFile(id=id, name=shown_name, bytes=0)
-        path = self._made() / _name_on_disk(upload)
+        path = self._make_folder() / _name_on_disk(upload)
         try:
             async with asyncio.timeout(UPLOAD_S):
                 size = await self._write(body, id, path)
@@ -87,19 +77,19 @@ class Uploads:
                 raise refuse(422, "upload_empty", field="file", value=name)
         except BaseException as error:
             path.unlink(missing_ok=True)
-            self._leave(id)
+            self._release(id)
             if isinstance(error, TimeoutError):
                 raise refuse(408, "body_slow", seconds=int(UPLOAD_S)) from None
             raise
         upload = upload.replace(bytes=size)
         with self._lock:
-            self._coming.pop(id, None)
+            self._arriving.pop(id, None)
             self._files[id] = (upload, monotonic())
         self._sweep()
         return upload
 
     def get(self, id: str) -> UploadedFile:
-        """What is known of a file; asked for, it stays for another while."""
+        """The name and size of a file, which is kept for another hour from now on."""
         self._sweep()
         with self._lock:
             if id not in self._files:
@@ -108,13 +98,13 @@ class Uploads:
             self._files[id] = (upload, monotonic())
         return upload
 
-    def path(self, id: str) -> Path:
+    def find_path(self, id: str) -> Path:
         """Where a file lies."""
-        return self._made() / _name_on_disk(self.get(id))
+        return self._make_folder() / _name_on_disk(self.get(id))
 
     def drop(self, id: str) -> None:
         """Forget a file; `UnknownNameError` when there is none."""
-        path = self.path(id)
+        path = self.find_path(id)
         with self._lock:
             self._files.pop(id, None)
         path.unlink(missing_ok=True)
@@ -132,12 +122,12 @@ class Uploads:
         with path.open("wb") as file:
             async for part in body:
                 size += len(part)
-                if size > 2 * self.most_bytes:  # nobody reads more of it only to be heard
+                if size > 2 * self.most_bytes:  # reading more only to answer 413 is not worth it
                     break
-                if has_room and (size > self.most_bytes or not self._take(id, size)):
+                if has_room and (size > self.most_bytes or not self._reserve(id, size)):
                     has_room = False
                     file.truncate(0)
-                    self._leave(id)
+                    self._release(id)
                 elif has_room:
                     await asyncio.to_thread(file.write, part) if len(part) > 1 << 20 else file.write(part)
         if size > self.most_bytes:
@@ -146,21 +136,21 @@ class Uploads:
             raise refuse(429, "uploads_too_much", field="file", value=size, limit_mib=self.most_kept // 2**20)
         return size
 
-    def _take(self, id: str, size: int) -> bool:
-        """Count what is here of a file on its way; False where all of them together are too much."""
+    def _reserve(self, id: str, size: int) -> bool:
+        """Count what has arrived of a file; False where all files that are arriving are too much."""
         with self._lock:
-            self._coming[id] = size
-            coming = sum(self._coming.values())
-            over = coming + sum(upload.bytes for upload, _ in self._files.values()) > self.most_kept
-        if over:
+            self._arriving[id] = size
+            arriving = sum(self._arriving.values())
+            is_over = arriving + sum(upload.bytes for upload, _ in self._files.values()) > self.most_kept
+        if is_over:
             self._sweep()
-        return coming <= self.most_kept
+        return arriving <= self.most_kept
 
-    def _leave(self, id: str) -> None:
+    def _release(self, id: str) -> None:
         with self._lock:
-            self._coming.pop(id, None)
+            self._arriving.pop(id, None)
 
-    def _made(self) -> Path:
+    def _make_folder(self) -> Path:
         with self._lock:
             if self._folder is None:
                 self._folder = Path(tempfile.mkdtemp(prefix="crosszone-uploads-"))
@@ -170,7 +160,7 @@ class Uploads:
         """Drop what is old, and the oldest of what is too much."""
         with self._lock:
             rows = sorted(self._files.values(), key=lambda row: row[1])
-            total = sum(upload.bytes for upload, _ in rows) + sum(self._coming.values())
+            total = sum(upload.bytes for upload, _ in rows) + sum(self._arriving.values())
             expired = list[UploadedFile]()
             for upload, asked_at in rows:
                 too_much = total > self.most_kept or len(rows) - len(expired) > MOST_FILES
@@ -203,35 +193,13 @@ class SourceFile:
 
 @contextmanager
 def open_source(uploads: Uploads, body: FileBody) -> Iterator[SourceFile]:
-    """The file of a request; 404 where it is gone, and a text is a file as long as it is read."""
+    """The file of a request; 404 where it is gone. A text within the request is a file until the block ends."""
     if body.file is not None:
         with map_store_errors():
-            upload, path = uploads.get(body.file), uploads.path(body.file)
+            upload, path = uploads.get(body.file), uploads.find_path(body.file)
         yield SourceFile(str(path), body.name or upload.name)
         return
     with TemporaryDirectory(prefix="crosszone-text-") as folder:
         path = Path(folder) / TEXT_NAME
         path.write_bytes((body.content or "").encode("utf-8", "replace"))
         yield SourceFile(str(path), (body.name or TEXT_NAME)[:LONGEST_NAME])
-
-
-async def run_file_job(request: Request, state: AppState, body: FileBody, job: Job, *arguments: Any) -> Response:
-    """The answer of long work on the file of a request; the file stays where it is until all is told."""
-    stack = ExitStack()
-    try:
-        source = await run_in_threadpool(stack.enter_context, open_source(state.uploads, body))
-        answer = await run_job(request, state.workers, job, source, *arguments)
-    except BaseException:
-        stack.close()
-        raise
-    if not isinstance(answer, StreamingResponse):
-        stack.close()
-        return answer
-    answer.body_iterator = _close_after(answer.body_iterator, stack)
-    return answer
-
-
-async def _close_after(parts: Any, stack: ExitStack) -> AsyncIterator[Any]:
-    with stack:
-        async for part in parts:
-            yield part

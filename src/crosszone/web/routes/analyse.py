@@ -17,7 +17,7 @@ from crosszone.views.report import Form
 from crosszone.web.answers import Json, document_errors
 from crosszone.web.body import BUDGET_S, MOST_S, SCENARIO_EXAMPLE, ApiRoute, ScenarioBody, document_example
 from crosszone.web.events import JOB_RESPONSES, STREAMED, run_job
-from crosszone.web.jobs import analyse_job, report_job
+from crosszone.web.jobs import analyse_job, render_report_job
 from crosszone.web.language import Language
 from crosszone.web.saved import build_attachment_header
 from crosszone.web.state import State
@@ -87,7 +87,7 @@ async def report_scenario(body: ReportBody, request: Request, state: State, lang
     """Report a scenario, or its best plan where it has no strategy: what `crosszone report` writes."""
     loaded = await run_in_threadpool(state.reader.read, body)
     options = {"form": body.format, "budget_s": body.budget_s}
-    response = await run_job(request, state.workers, report_job, loaded, options, language)
+    response = await run_job(request, state.workers, render_report_job, loaded, options, language)
     if isinstance(response, StreamingResponse):
         return response
     text = json.loads(bytes(response.body))["text"]

@@ -24,12 +24,12 @@ from crosszone.inputs.value import Value, parse
 from crosszone.store import BundleRow, Page, SavedBundle
 from crosszone.text import render_sentence
 from crosszone.web.answers import Json, document_errors
-from crosszone.web.body import BUDGET_S, MOST_S, SCENARIO_EXAMPLE, ApiRoute, ScenarioBody, document_example
+from crosszone.web.body import BUDGET_S, MOST_NAME, MOST_S, SCENARIO_EXAMPLE, ApiRoute, ScenarioBody, document_example
 from crosszone.web.events import JOB_RESPONSES, finish_job, run_job
-from crosszone.web.jobs import bundle_job
+from crosszone.web.jobs import build_bundle_job
 from crosszone.web.language import Language
 from crosszone.web.refusals import map_store_errors, refuse
-from crosszone.web.saved import MOST_NAME, Before, Id, Limit, build_attachment_header, make_slug
+from crosszone.web.saved import Before, Id, Limit, build_attachment_header, make_slug
 from crosszone.web.state import AppState, State
 
 router = APIRouter(prefix="/bundles", tags=["bundles"], route_class=ApiRoute)
@@ -165,7 +165,7 @@ async def preview_bundle(body: BundleBody, request: Request, state: State, langu
     """Make a bundle and save nothing: a dry run, as `crosszone deploy --json` does."""
     options = body.options()
     loaded = await run_in_threadpool(state.reader.read, body)
-    return await run_job(request, state.workers, bundle_job, loaded, options, language)
+    return await run_job(request, state.workers, build_bundle_job, loaded, options, language)
 
 
 @router.post(
@@ -236,7 +236,7 @@ def delete_bundle(id: Id, state: State) -> Response:
 async def _make_bundle(body: BundleBody, request: Request, state: AppState, language: str) -> Bundle:
     options = body.options()
     loaded = await run_in_threadpool(state.reader.read, body)
-    answer = await finish_job(request, state.workers, bundle_job, loaded, options, language)
+    answer = await finish_job(request, state.workers, build_bundle_job, loaded, options, language)
     # in a thread: a bundle of ten thousand nodes takes seconds to be read
     return await run_in_threadpool(lambda: Bundle(**json.loads(answer)))
 

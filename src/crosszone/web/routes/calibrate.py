@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, suppress
 from typing import Annotated, Any, Literal, Self
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from crosszone.calibrate.sheet import build_workbook, export_result
 from crosszone.calibrate.sheet.workbook import read_example
@@ -18,7 +19,7 @@ from crosszone.errors import InputError
 from crosszone.inputs.scenario import Loaded
 from crosszone.store import Result, ResultRow
 from crosszone.web.answers import Json, document_errors
-from crosszone.web.body import SCENARIO_EXAMPLE, ApiRoute, ScenarioBody, document_example
+from crosszone.web.body import SCENARIO_EXAMPLE, ApiRoute, FileBody, ScenarioBody, document_example
 from crosszone.web.calibrate_examples import BENCHMARK, COLLECTIVES, LOG, SAMPLES
 from crosszone.web.calibrate_found import FitFound, LinksFound, RunFound
 from crosszone.web.calibrate_jobs import (
@@ -29,15 +30,16 @@ from crosszone.web.calibrate_jobs import (
     fit_samples_job,
     inspect_run_job,
 )
-from crosszone.web.events import JOB_RESPONSES, finish_job
+from crosszone.web.events import JOB_RESPONSES, finish_job, run_job
 from crosszone.web.language import Language
 from crosszone.web.refusals import map_store_errors, refuse
 from crosszone.web.routes.results import read_saved_scenario
-from crosszone.web.saved import MOST_NAME, Id, build_attachment_header
+from crosszone.web.saved import Id, build_attachment_header
 from crosszone.web.scenarios import TEXT
 from crosszone.web.security import MAX_DRAINED
 from crosszone.web.state import AppState, State
-from crosszone.web.uploads import LONGEST_NAME, MOST_BYTES, UploadedFile, open_source, run_file_job
+from crosszone.web.uploads import LONGEST_NAME, MOST_BYTES, UploadedFile, open_source
+from crosszone.web.workers import Job
 
 router = APIRouter(prefix="/calibrate", tags=["calibrate"], route_class=ApiRoute)
 # What every route answers that does a job on an uploaded file.
@@ -54,26 +56,6 @@ _WORKBOOK = {
     "content": {WORKBOOK_TYPE: {"schema": {"type": "string", "format": "binary"}}},
     "description": "The workbook.",
 }
-
-
-class FileBody(BaseModel):
-    """A file."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    file: str | None = Field(
-        default=None, max_length=100, description="Id of a file that was handed in (/calibrate/files)."
-    )
-    content: str | None = Field(default=None, max_length=4_000_000, description="Or the text of the file itself.")
-    name: str | None = Field(
-        default=None, max_length=MOST_NAME, description="What the file is called; none: as it was handed in."
-    )
-
-    @model_validator(mode="after")
-    def _check_source(self) -> Self:
-        if (self.file is None) == (self.content is None):
-            raise ValueError("file, content")
-        return self
 
 
 class SamplesBody(FileBody):
@@ -159,7 +141,7 @@ def drop_file(id: Id, state: State) -> Response:
 async def fit_samples(body: SamplesBody, request: Request, state: State, language: Language) -> Response:
     """Fit kernel samples of one GPU: errors of every operator, and a profile to keep."""
     options = {"gpu": body.gpu, "correction": body.correction}
-    return await run_file_job(request, state, body, fit_samples_job, options, language)
+    return await _run_file_job(request, state, body, fit_samples_job, options, language)
 
 
 @router.post(
@@ -175,7 +157,7 @@ async def fit_collectives(body: RunFileBody, request: Request, state: State, lan
         await run_in_threadpool(state.reader.read, body)  # refuses one that is wrong, before any work is done
         text = await run_in_threadpool(state.reader.format_text, body)
         scenario = (text, str(state.reader.base / TEXT))
-    return await run_file_job(request, state, body, fit_collectives_job, scenario, language)
+    return await _run_file_job(request, state, body, fit_collectives_job, scenario, language)
 
 
 @router.post(
@@ -187,7 +169,7 @@ async def fit_collectives(body: RunFileBody, request: Request, state: State, lan
 async def calibrate_from_log(body: LogBody, request: Request, state: State, language: Language) -> Response:
     """Calibrate from the log of one run of a scenario: what moves, what stays unknown, the run to do next."""
     loaded = await run_in_threadpool(state.reader.read, body)
-    return await run_file_job(request, state, body, calibrate_log_job, loaded, language)
+    return await _run_file_job(request, state, body, calibrate_log_job, loaded, language)
 
 
 @router.post(
@@ -199,7 +181,7 @@ async def calibrate_from_log(body: LogBody, request: Request, state: State, lang
 async def inspect_trace(body: TraceFileBody, request: Request, state: State, language: Language) -> Response:
     """Look at a trace: our own, benchmark.csv, our metrics or a profiler's; one iteration beside a prediction."""
     loaded = await _read_scenario(state, body)
-    return await run_file_job(request, state, body, inspect_run_job, "trace", body.iteration, loaded, language)
+    return await _run_file_job(request, state, body, inspect_run_job, "trace", body.iteration, loaded, language)
 
 
 @router.post(
@@ -211,7 +193,7 @@ async def inspect_trace(body: TraceFileBody, request: Request, state: State, lan
 async def inspect_workbook(body: RunFileBody, request: Request, state: State, language: Language) -> Response:
     """Evaluate an edited workbook: what its formulas come to, as a step with a timeline."""
     loaded = await _read_scenario(state, body)
-    return await run_file_job(request, state, body, inspect_run_job, "sheet", "best", loaded, language)
+    return await _run_file_job(request, state, body, inspect_run_job, "sheet", "best", loaded, language)
 
 
 @router.post(
@@ -279,6 +261,28 @@ async def _drain_body(request: Request) -> None:
             size += len(chunk)
             if size > MAX_DRAINED:
                 return
+
+
+async def _run_file_job(request: Request, state: AppState, body: FileBody, job: Job, *arguments: Any) -> Response:
+    """The answer of long work on the file of a request; the file is kept until all of it is sent."""
+    stack = ExitStack()
+    try:
+        source = await run_in_threadpool(stack.enter_context, open_source(state.uploads, body))
+        answer = await run_job(request, state.workers, job, source, *arguments)
+    except BaseException:
+        stack.close()
+        raise
+    if not isinstance(answer, StreamingResponse):
+        stack.close()
+        return answer
+    answer.body_iterator = _close_after(answer.body_iterator, stack)
+    return answer
+
+
+async def _close_after(parts: Any, stack: ExitStack) -> AsyncIterator[Any]:
+    with stack:
+        async for part in parts:
+            yield part
 
 
 async def _read_scenario(state: AppState, body: RunFileBody) -> Loaded | None:

@@ -29,7 +29,7 @@ from crosszone.web.body import (
     document_example,
 )
 from crosszone.web.events import JOB_RESPONSES, run_job
-from crosszone.web.jobs import plan_job, radar_job, sweep_job
+from crosszone.web.jobs import compare_families_job, plan_job, sweep_job
 from crosszone.web.language import Language
 from crosszone.web.scenarios import RequestScenario
 from crosszone.web.state import State
@@ -141,7 +141,7 @@ async def compare_alternatives(body: RadarBody, request: Request, state: State, 
         return Json(await run_in_threadpool(draw_alternatives, request_scenario, body))
     # The best of each family is searched for, which takes a worker.
     scenario, alternatives = await run_in_threadpool(_read_alternatives, request_scenario, body)
-    return await run_job(request, state.workers, radar_job, scenario, alternatives, language)
+    return await run_job(request, state.workers, compare_families_job, scenario, alternatives, language)
 
 
 def draw_alternatives(request_scenario: RequestScenario, options: RadarOptions) -> dict[str, Any]:

@@ -37,11 +37,11 @@ from crosszone.schedule.measured import read_measured
 from crosszone.schedule.timeline import PHASES, Timeline, build_view
 from crosszone.store import Page, Result, ResultRow
 from crosszone.web.answers import Json, document_errors, dump_json
-from crosszone.web.body import SCENARIO_EXAMPLE, ApiRoute, ScenarioBody, StrategyOverride, document_example
+from crosszone.web.body import MOST_NAME, SCENARIO_EXAMPLE, ApiRoute, ScenarioBody, StrategyOverride, document_example
 from crosszone.web.language import Language
 from crosszone.web.refusals import map_store_errors, refuse
 from crosszone.web.routes.timeline import StepsBody, ViewBody
-from crosszone.web.saved import MOST_NAME, Before, Id, Limit
+from crosszone.web.saved import Before, Id, Limit
 from crosszone.web.scenarios import RequestScenario
 from crosszone.web.state import AppState, State
 

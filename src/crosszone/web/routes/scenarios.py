@@ -14,10 +14,10 @@ from crosszone.inputs.edit_text import edit_yaml
 from crosszone.inputs.scenario import upgrade_fields
 from crosszone.store import Page, SavedScenario, ScenarioRow
 from crosszone.web.answers import ChangedBody, DescriptionBody, ExamplesBody, Json, document_errors
-from crosszone.web.body import SCENARIO_EXAMPLE, ApiRoute, ChangeBody, ScenarioBody, document_example
+from crosszone.web.body import MOST_NAME, SCENARIO_EXAMPLE, ApiRoute, ChangeBody, ScenarioBody, document_example
 from crosszone.web.language import Language
 from crosszone.web.refusals import map_store_errors
-from crosszone.web.saved import MOST_NAME, Before, Id, Limit
+from crosszone.web.saved import Before, Id, Limit
 from crosszone.web.scenarios import TEXT, describe_loaded
 from crosszone.web.state import State
 
