@@ -39,9 +39,9 @@ def client(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def three_cities():
-    from crosszone.web.scenarios import examples_folder
+    from crosszone.web.scenarios import find_examples_folder
 
-    return (examples_folder() / "three-cities.yaml").read_text("utf-8")
+    return (find_examples_folder() / "three-cities.yaml").read_text("utf-8")
 
 
 def free_port():

@@ -14,7 +14,7 @@ from crosszone.deploy.launchers import LAUNCHERS
 from crosszone.deploy.settings import LaunchSettings, TrainingSettings
 from crosszone.inputs.schema import build_json_schema
 from crosszone.web.routes.bundles import build_choices
-from crosszone.web.scenarios import examples_folder
+from crosszone.web.scenarios import find_examples_folder
 
 HERE = """
 name: {name}
@@ -77,7 +77,7 @@ def test_a_preview_tells_how_far_it_is(client):
 
 @pytest.mark.slow
 def test_a_preview_can_be_cancelled_by_its_id(server_client):
-    text = (examples_folder() / "four-zones-405b.yaml").read_text("utf-8")
+    text = (find_examples_folder() / "four-zones-405b.yaml").read_text("utf-8")
     text = re.sub(r"^strategy:.*?(?=^\w|\Z)", "", text, flags=re.DOTALL | re.MULTILINE)  # so that one is looked for
     headers = {"Accept": "text/event-stream"}
     sent = {"text": text, "template": True, "budget_s": 60}

@@ -7,7 +7,7 @@ import urllib.request
 import pytest
 
 from crosszone.web.calibrate_examples import BENCHMARK, COLLECTIVES, SAMPLES
-from crosszone.web.scenarios import examples_folder
+from crosszone.web.scenarios import find_examples_folder
 
 pytestmark = pytest.mark.browser
 expect = pytest.importorskip("playwright.sync_api").expect
@@ -62,7 +62,7 @@ def shown_step(page):
 def test_a_log_becomes_the_profile_that_predictions_use(open_page, server, clean):
     page = open_page(f"/?place=calibrate&tab=learn&{EXAMPLE}")
     step = shown_step(page)
-    batch = int(re.search(r"global_batch: (\d+)", (examples_folder() / "single-node.yaml").read_text("utf-8"))[1])
+    batch = int(re.search(r"global_batch: (\d+)", (find_examples_folder() / "single-node.yaml").read_text("utf-8"))[1])
     page.locator("#drop-log").set_input_files(text("train.log", log_of(1.06 * step, batch)))
     found = page.locator("[data-step] .tile")
     expect(found).to_have_count(3)

@@ -36,9 +36,9 @@ def asked(server, path, body):
 
 
 def example(name):
-    from crosszone.web.scenarios import examples_folder
+    from crosszone.web.scenarios import find_examples_folder
 
-    return {"text": (examples_folder() / f"{name}.yaml").read_text("utf-8")}
+    return {"text": (find_examples_folder() / f"{name}.yaml").read_text("utf-8")}
 
 
 def opened(open_page, path=GIVEN, **how):

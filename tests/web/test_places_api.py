@@ -2,7 +2,7 @@
 
 import pytest
 
-from crosszone.web.scenarios import examples_folder
+from crosszone.web.scenarios import find_examples_folder
 
 
 def asked(client, path, **body):
@@ -22,7 +22,7 @@ def test_each_zone_tells_its_stages_and_replicas(client, three_cities):
 
 
 def test_replicas_in_every_zone_share_its_one_stage(client):
-    text = (examples_folder() / "three-continents.yaml").read_text("utf-8")
+    text = (find_examples_folder() / "three-continents.yaml").read_text("utf-8")
     found = asked(client, "places", text=text)
     assert [(zone["stages"], zone["replicas"]) for zone in found["zones"]] == [([0], 32)] * 3
     assert found["stages"] == [{"stage": 0, "zones": ["virginia", "frankfurt", "tokyo"]}]
@@ -40,7 +40,7 @@ def test_a_scenario_without_a_strategy_is_refused(client):
 @pytest.mark.parametrize("name", ["mixed-gpus", "mixtral", "three-cities", "three-continents"])
 def test_a_plan_put_over_its_scenario_is_predicted_as_the_plan_says(client, name):
     """A plan writes down every option, also those it leaves to the framework."""
-    text = (examples_folder() / f"{name}.yaml").read_text("utf-8")
+    text = (find_examples_folder() / f"{name}.yaml").read_text("utf-8")
     plan = asked(client, "plan", text=text, top=1)["plans"][0]
     way = {key: plan[key] for key in ("framework", "strategy", "placement")}
     assert asked(client, "predict", text=text, way=way)["step_time_s"] == plan["prediction"]["step_time_s"]

@@ -7,11 +7,11 @@ import signal
 import pytest
 
 from commands import call
-from crosszone.web.scenarios import examples_folder
+from crosszone.web.scenarios import find_examples_folder
 from crosszone.web.workers import WorkerProcess
 
-FILE = str(examples_folder() / "three-cities.yaml")
-TWO_ZONES = (examples_folder() / "two-zones-7b.yaml").read_text("utf-8")
+FILE = str(find_examples_folder() / "three-cities.yaml")
+TWO_ZONES = (find_examples_folder() / "two-zones-7b.yaml").read_text("utf-8")
 SLOW = {"x": "cluster.links[*].gbps=1:100:log30", "y": "cluster.links[*].rtt_ms=5:200:30", "free": True}
 """A sweep that takes minutes."""
 

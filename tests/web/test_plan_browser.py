@@ -10,7 +10,7 @@ import pytest
 
 from commands import call
 from crosszone.inputs.document import parse_document
-from crosszone.web.scenarios import examples_folder
+from crosszone.web.scenarios import find_examples_folder
 
 pytestmark = pytest.mark.browser
 
@@ -28,7 +28,7 @@ cluster: {zones: [{name: here, region: eu-central-1, nodes: [{count: 1, gpus: 8,
 
 
 def example(name):
-    return (examples_folder() / f"{name}.yaml").read_text("utf-8")
+    return (find_examples_folder() / f"{name}.yaml").read_text("utf-8")
 
 
 def asked(server, path, **body):

@@ -26,7 +26,7 @@ from crosszone.inputs.cluster import MAX_GPUS, MAX_ZONES
 from crosszone.inputs.value import MAX_COUNT
 from crosszone.run.machine import Ssh
 from crosszone.web.app import create_app
-from crosszone.web.scenarios import examples_folder
+from crosszone.web.scenarios import find_examples_folder
 from effort import amount, mostly_long
 
 CHECKS = [
@@ -97,7 +97,7 @@ def registered(client):
 
 @cache
 def _small_scenarios():
-    return [yaml.safe_load((examples_folder() / f"{name}.yaml").read_text("utf-8")) for name in SMALL]
+    return [yaml.safe_load((find_examples_folder() / f"{name}.yaml").read_text("utf-8")) for name in SMALL]
 
 
 def small_scenarios():

@@ -9,10 +9,10 @@ from crosszone.inputs.frameworks import load_frameworks
 from crosszone.inputs.scenario import parse_scenario
 from crosszone.inputs.summary import describe
 from crosszone.text import load_texts
-from crosszone.web.scenarios import examples_folder
+from crosszone.web.scenarios import find_examples_folder
 
 DESCRIBE = "/api/v1/scenarios/describe"
-EXAMPLES = sorted(path.stem for path in examples_folder().glob("*.yaml"))
+EXAMPLES = sorted(path.stem for path in find_examples_folder().glob("*.yaml"))
 
 
 def refused(answer, status, code):
@@ -51,7 +51,9 @@ def test_describe_answers_what_the_library_says(client, name, language):
 
 
 def test_describe_answers_what_the_command_line_prints(client, three_cities):
-    printed = command_line("--lang", "en", "scenario", "show", str(examples_folder() / "three-cities.yaml"), "--json")
+    printed = command_line(
+        "--lang", "en", "scenario", "show", str(find_examples_folder() / "three-cities.yaml"), "--json"
+    )
     assert unplaced(client.post(DESCRIBE, json={"text": three_cities}).json()) == unplaced(printed)
     assert printed["cluster"]["gpus"] == 128
     assert printed["job"]["tokens_per_step"] == 4096 * 1024

@@ -92,7 +92,7 @@ class _Module:
     @property
     def constant(self) -> str:
         """The name of the constant that holds what the module exports."""
-        return _constant_name(self.path)
+        return _make_constant_name(self.path)
 
 
 @dataclass
@@ -164,9 +164,9 @@ class _AssetBuilder:
         for module in map(self.read_module, paths):
             for imported in module.imports:
                 if imported.startswith(_VENDOR):
-                    outside.setdefault(self.add_file(imported), {})[f"* as {_constant_name(imported)}"] = None
+                    outside.setdefault(self.add_file(imported), {})[f"* as {_make_constant_name(imported)}"] = None
                 elif imported not in inside:
-                    outside.setdefault(self.addresses[imported], {})[_constant_name(imported)] = None
+                    outside.setdefault(self.addresses[imported], {})[_make_constant_name(imported)] = None
             texts.append(self.write_module(module))
         head = []
         for address, constants in outside.items():
@@ -183,7 +183,7 @@ class _AssetBuilder:
 
         def bind(match: re.Match[str]) -> str:
             names = ", ".join(part.strip().replace(" as ", ": ") for part in match[1].split(",") if part.strip())
-            bindings.append(f"const {{ {names} }} = {_constant_name(_resolve(module.path, match[2]))};")
+            bindings.append(f"const {{ {names} }} = {_make_constant_name(_resolve(module.path, match[2]))};")
             return "\n" * match[0].count("\n")
 
         def load_later(match: re.Match[str]) -> str:
@@ -192,7 +192,7 @@ class _AssetBuilder:
                 return f'=> import("{self.add_file(path)}")'
             if path not in self.addresses:
                 raise ValueError(f"{module.path}: only {_ENTRY} may load {path} later, since assets name each other")
-            return f'=> import("{self.addresses[path]}").then((bundle) => bundle.{_constant_name(path)})'
+            return f'=> import("{self.addresses[path]}").then((bundle) => bundle.{_make_constant_name(path)})'
 
         source = _EXPORT.sub("", _REEXPORT.sub(bind, _IMPORT.sub(bind, module.source)))
         source = _DYNAMIC_IMPORT.sub(load_later, source)
@@ -263,7 +263,7 @@ def _resolve(importer: str, name: str) -> str:
     return posixpath.normpath(posixpath.join(posixpath.dirname(importer), name))
 
 
-def _constant_name(path: str) -> str:
+def _make_constant_name(path: str) -> str:
     """The constant of a module: lib/text-errors.js is lib$text_errors."""
     return path.removesuffix(".js").replace("/", "$").replace("-", "_").replace(".", "_")
 

@@ -1,4 +1,4 @@
-"""Events: long work told while it is done, as Server-Sent Events, or answered at its end.
+"""Events: progress of long work as Server-Sent Events, or its answer at the end.
 
 With `Accept: text/event-stream` the answer is a stream: `started` with the id of the work, `progress` now and then,
 then `result` or `error`. Hanging up stops the work, and so does `DELETE /api/v1/work/{id}`.
@@ -40,7 +40,7 @@ JOB_RESPONSES: dict[int | str, dict[str, Any]] = {200: {"content": STREAMED}, **
 async def run_job(
     request: Request, workers: Workers, job: Job, *arguments: Any, on_answer: Callable[[bytes], None] | None = None
 ) -> Response:
-    """The answer of a piece of long work, in the form the request asks for; `keep` is handed it too."""
+    """The answer of a piece of long work, in the form the request asks for; `on_answer` is given it too."""
     if STREAM in request.headers.get("accept", ""):
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         stream = _stream_job(request, workers, job, arguments, on_answer)
@@ -122,7 +122,7 @@ async def _compress_lines(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def _start_work(workers: Workers, work: WorkItem) -> asyncio.Task[bytes]:
-    """The work as a task; nobody need hear how it ends once the one who asked is gone."""
+    """The work as a task; its error counts as handled, since the client may be gone."""
     task = asyncio.create_task(workers.run(work))
     task.add_done_callback(lambda task: task.cancelled() or task.exception())
     return task

@@ -22,7 +22,7 @@ def read_language(
     request: Request,
     lang: Annotated[str | None, Query(description="Language of messages: en or zh; default: Accept-Language.")] = None,
 ) -> str:
-    del lang  # read by wanted_language, which error handlers use too; here for the API's description
+    del lang  # read by choose_language, which error handlers use too; here for the API's description
     return choose_language(request)
 
 
@@ -61,7 +61,7 @@ def localize_notice(stored: Mapping[str, Any] | None, language: str) -> dict[str
 
 
 def localize_event(event: Event, language: str) -> dict[str, Any]:
-    """An event whose notice, if it has one, is told in a language."""
+    """An event in the form that is sent; its notice, if it has one, is in a language."""
     plain = event.model_dump(mode="json")
     if "notice" in plain["about"]:
         plain["about"] = {**plain["about"], "notice": localize_notice(plain["about"]["notice"], language)}

@@ -60,7 +60,7 @@ class PageFiles(StaticFiles):
     def read_assets(self) -> PageAssets:
         """The assets as the files on disk stand now, made anew when one of them changed."""
         with self._lock:
-            stamp = _stamp_files(self._folder)
+            stamp = _list_file_stamps(self._folder)
             if stamp != self._stamp:
                 assets = build_assets(self._folder)
                 self._previous, self._assets, self._stamp = self._assets.files, assets, stamp
@@ -90,9 +90,9 @@ class PageFiles(StaticFiles):
             plain.headers["ETag"] = f'{plain.headers["etag"][:-1]}-gzip"'
         if self.is_not_modified(plain.headers, headers):
             return NotModifiedResponse(plain.headers)
-        return self._compressed(str(full_path), plain) if packs else plain
+        return self._compress(str(full_path), plain) if packs else plain
 
-    def _compressed(self, path: str, plain: FileResponse) -> Response:
+    def _compress(self, path: str, plain: FileResponse) -> Response:
         tag = plain.headers["etag"]  # of the time of change and the size
         cached = self._packed.get(path)
         if cached is None or cached[0] != tag:
@@ -119,7 +119,7 @@ def _respond(asset: Asset, scope: Scope, cache_control: str) -> Response:
     return Response(asset.gzipped if packs else asset.content, headers=headers, media_type=asset.media_type)
 
 
-def _stamp_files(folder: Path) -> tuple[tuple[str, int, int], ...]:
+def _list_file_stamps(folder: Path) -> tuple[tuple[str, int, int], ...]:
     """Name, time of change and size of every file: other than before, and the assets are made anew."""
     stamps = []
     for parent, _, names in os.walk(folder):

@@ -38,7 +38,7 @@ class ScenarioReader:
     base: Path
 
     def read(self, body: ScenarioBody, pins: Mapping[str, Any] | None = None) -> Loaded:
-        """The scenario of a request, done the way it asks for; `pins` go over its strategy."""
+        """The scenario of a request with the override it asks for; `pins` replace parts of its strategy."""
         return self.load(self.parse(body), body.way, pins)
 
     def parse(self, body: ScenarioBody) -> Document:
@@ -48,12 +48,12 @@ class ScenarioReader:
         try:
             return parse_document(body.text, self._file)
         except InputError as error:
-            raise self._renamed(error) from None
+            raise self._rename_error(error) from None
 
     def load(
         self, document: Document, override: StrategyOverride | None, pins: Mapping[str, Any] | None = None
     ) -> Loaded:
-        """The scenario of a document, done the way it asks for; `pins` go over its strategy."""
+        """The scenario of a document with an override, if any; `pins` replace parts of its strategy."""
         try:
             for path in _FILE_FIELDS:
                 self._check_reference(document, path)
@@ -63,9 +63,9 @@ class ScenarioReader:
                 document = replace(document, value=_apply_pins(document.value, pins))
             loaded = read_scenario(document)
         except InputError as error:
-            raise self._renamed(error) from None
+            raise self._rename_error(error) from None
         placed = Document(document.value, TEXT, document.lines)
-        return Loaded(loaded.scenario, [self._own(notice) for notice in loaded.notices], placed)
+        return Loaded(loaded.scenario, [self._rename_text(notice) for notice in loaded.notices], placed)
 
     def apply_changes(self, body: ChangeBody) -> dict[str, Any]:
         """The scenario of a request with fields at some paths set, as it would be written; read before it is answered.
@@ -75,12 +75,8 @@ class ScenarioReader:
         loaded = self.read(body)
         fields, _ = upgrade_fields(loaded.document)
         for section, key in _FILE_FIELDS:
-            section_value = fields.get(section)
-            if (
-                isinstance(section_value, Mapping)
-                and key in section_value
-                and any(p.startswith(f"{section}.") for p in body.changes)
-            ):
+            has_file = isinstance(fields.get(section), Mapping) and key in fields[section]
+            if has_file and any(path.startswith(f"{section}.") for path in body.changes):
                 fields = {**fields, section: loaded.scenario.to_fields()[section]}
         fields = change_fields(fields, body.changes)
         for path in (path for path, value in body.changes.items() if value is None):
@@ -113,66 +109,66 @@ class ScenarioReader:
             notice = Notice(code="file_outside", field=format_field_path(path), value=path_text)
             raise InvalidError(notice.with_place(document.file, document.find_line(path)))
 
-    def _renamed(self, error: InputError) -> InputError:
-        return type(error)(*(self._own(notice) for notice in error.notices))
+    def _rename_error(self, error: InputError) -> InputError:
+        """The same error with the text of the request called `<text>`."""
+        return type(error)(*(self._rename_text(notice) for notice in error.notices))
 
-    def _own(self, notice: Notice) -> Notice:
-        """The same notice with the text called `<text>`."""
+    def _rename_text(self, notice: Notice) -> Notice:
         return notice.with_place(TEXT, notice.line) if notice.file == self._file else notice
 
 
 class RequestScenario:
     """The scenario of a request, parsed, read and predicted once however much is asked about it.
 
-    What could not be done is remembered too, so that each part that needs it is refused with the same words.
+    Errors are kept too, so that each part that needs what failed is refused with the same message.
     """
 
     def __init__(
-        self, reader: ScenarioReader, body: ScenarioBody, language: str, *, sent: RequestScenario | None = None
+        self, reader: ScenarioReader, body: ScenarioBody, language: str, *, original: RequestScenario | None = None
     ) -> None:
         self.language = language
         self._reader = reader
         self._body = body
         self._outcomes: dict[str, Any] = {}
-        self._sent = sent or self  # The one whose document and variants all share
+        self._original = original or self  # All variants share its document and its table of variants
         self._variants = {_format_key(body.way): self}
 
     @property
     def document(self) -> Document:
         """As it was sent."""
-        return self._sent._remember("document", lambda: self._reader.parse(self._body))
+        return self._original._compute_once("document", lambda: self._reader.parse(self._body))
 
     @property
     def loaded(self) -> Loaded:
-        """As it was read, done the way the request asks for."""
-        return self._remember("loaded", lambda: self._reader.load(self.document, self._body.way))
+        """As it was read, with the override that the request asks for."""
+        return self._compute_once("loaded", lambda: self._reader.load(self.document, self._body.way))
 
     @property
     def predictor(self) -> Predictor:
         """Everything that can be computed of it."""
         if "predicted" in self._outcomes:
             return self.predicted.predictor
-        return self._remember("predictor", lambda: build_predictor_from(self.loaded))
+        return self._compute_once("predictor", lambda: build_predictor_from(self.loaded))
 
     @property
     def predicted(self) -> PredictionAnswer:
         """Its prediction."""
-        return self._remember("predicted", lambda: answer(self.loaded, self.language, computed=self.predictor))
+        return self._compute_once("predicted", lambda: answer(self.loaded, self.language, computed=self.predictor))
 
     @property
-    def written(self) -> RequestScenario:
-        """The same without a way of its own: as the scenario says itself."""
-        return self.with_way(None)
+    def as_written(self) -> RequestScenario:
+        """The same without an override: as the scenario says itself."""
+        return self.with_override(None)
 
-    def with_way(self, override: StrategyOverride | None) -> RequestScenario:
-        """The same done another way."""
-        variants, key = self._sent._variants, _format_key(override)
+    def with_override(self, override: StrategyOverride | None) -> RequestScenario:
+        """The same with another override."""
+        variants, key = self._original._variants, _format_key(override)
         if key not in variants:
             body = self._body.model_copy(update={"way": override})
-            variants[key] = RequestScenario(self._reader, body, self.language, sent=self._sent)
+            variants[key] = RequestScenario(self._reader, body, self.language, original=self._original)
         return variants[key]
 
-    def _remember(self, name: str, compute: Callable[[], Outcome]) -> Outcome:
+    def _compute_once(self, name: str, compute: Callable[[], Outcome]) -> Outcome:
         if name not in self._outcomes:
             try:
                 self._outcomes[name] = compute()
@@ -195,7 +191,7 @@ def describe_loaded(loaded: Loaded, language: str) -> dict[str, Any]:
 
 
 def _apply_override(value: Any, override: StrategyOverride) -> Any:
-    """The fields of a scenario with a way put over them; the reader refuses what is no mapping."""
+    """The fields of a scenario with an override put over them; the reader refuses what is no mapping."""
     if not isinstance(value, Mapping):
         return value
     job = value.get("job")
@@ -206,18 +202,14 @@ def _apply_override(value: Any, override: StrategyOverride) -> Any:
     return {**fields, "job": job, "strategy": _drop_defaults(override.strategy, _DEFAULTS), **placed}
 
 
-def _drop_defaults(strategy: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """What a way asks for: it states every field, and one at its default is no choice that a rule could refuse."""
+def _drop_defaults(strategy: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a strategy that are not at their default, which is no choice that a rule could refuse."""
     inner = {
         key: _drop_defaults(value, defaults[key])
         for key, value in strategy.items()
-        if _are_mappings(value, defaults.get(key))
+        if isinstance(value, Mapping) and isinstance(defaults.get(key), Mapping)
     }
-    return {key: value for key, value in (strategy | inner).items() if key not in defaults or value != defaults[key]}
-
-
-def _are_mappings(value: Any, default: Any) -> bool:
-    return isinstance(value, Mapping) and isinstance(default, Mapping)
+    return {key: value for key, value in {**strategy, **inner}.items() if key not in defaults or value != defaults[key]}
 
 
 def _remove_field(value: Any, steps: list[str]) -> Any:
@@ -232,14 +224,14 @@ def _remove_field(value: Any, steps: list[str]) -> Any:
 def _apply_pins(value: Any, pins: Mapping[str, Any]) -> Any:
     strategy = value.get("strategy") if isinstance(value, Mapping) else ()
     if not isinstance(strategy, Mapping | None):
-        return value  # reading it tells what is wrong
+        return value  # the reader refuses it
     return {**value, "strategy": {**(strategy or {}), **pins}}
 
 
 DEFAULT_EXAMPLE = "three-cities"
 
 
-def examples_folder() -> Path:
+def find_examples_folder() -> Path:
     """The repository's `examples/` when run from a checkout, else the copy inside the package."""
     package = Path(str(files("crosszone")))
     checkout = package.parents[1]
@@ -257,28 +249,28 @@ class ExampleLibrary:
     @property
     def base(self) -> Path:
         """The folder that files named inside a scenario must lie in."""
-        return self.opened.parent if self.opened else examples_folder()
+        return self.opened.parent if self.opened else find_examples_folder()
 
     @property
     def default(self) -> str:
         """The one to open first."""
         return self.opened.name if self.opened else DEFAULT_EXAMPLE
 
-    def paths(self) -> dict[str, Path]:
+    def list_paths(self) -> dict[str, Path]:
         """All of them: the opened file, then the examples in order of name."""
         opened = {self.opened.name: self.opened} if self.opened else {}
-        return opened | {path.stem: path for path in sorted(examples_folder().glob("*.yaml"))}
+        return opened | {path.stem: path for path in sorted(find_examples_folder().glob("*.yaml"))}
 
     def list(self) -> list[dict[str, Any]]:
         """Names and titles for a chooser."""
         return [
             {"name": name, "title": _read_title(path) or name, "opened": path == self.opened}
-            for name, path in self.paths().items()
+            for name, path in self.list_paths().items()
         ]
 
-    def text(self, name: str) -> str:
+    def read_text(self, name: str) -> str:
         """The text of one scenario; 404 names the nearest ones."""
-        paths = self.paths()
+        paths = self.list_paths()
         if name not in paths:
             close = find_nearest_names(name, paths) or list(paths)[:3]
             raise refuse(404, "example_unknown", value=name, nearest=", ".join(close))

@@ -76,7 +76,7 @@ class SecurityMiddleware:
             await send(message)
 
         try:
-            refusal = self._refusal(request)
+            refusal = self._find_refusal(request)
             if refusal is None and request.method == "POST" and scope["path"] == UPLOADS:
                 await self.app(scope, receive, answer)
                 return
@@ -92,7 +92,7 @@ class SecurityMiddleware:
                 raise
             await answer_failure(request, error)(scope, receive, answer)
 
-    def _refusal(self, request: Request) -> InputError | None:
+    def _find_refusal(self, request: Request) -> InputError | None:
         """Why the request is not for us to answer, if so."""
         try:
             _check_head(request.scope)

@@ -30,7 +30,7 @@ class ServerAddress:
     """Where the server is and how to get in.
 
     address: what to open; holds a token that was made just now, behind the `#` that no log and no other site sees
-    token:   the token, if it was made just now: this is the only time it can be told
+    token:   the token, if it was made just now: it is kept as a hash, so it can only be printed now
     guarded: requests to the API need a token
     """
 
@@ -50,7 +50,7 @@ def run_server(
 ) -> None:
     """Serve the page and the API until interrupted; `file` is a scenario to open first, `store` where things are saved.
 
-    `started` is told the address. `FileError` when the file cannot be read, `ServeError` when the port cannot be had.
+    `started` is called with the address. `FileError` when the file cannot be read, `ServeError` when the port is taken.
     """
     path = Path(file) if file is not None else None
     if path is not None:
@@ -85,6 +85,7 @@ def choose_token(host: str, *, new_token: bool) -> ServerToken | None:
 
 
 def build_address(host: str, port: int, token: ServerToken | None) -> ServerAddress:
+    """What to print at the start."""
     display_host = find_own_address(host) if host in ("0.0.0.0", "::") else host
     address = f"http://{f'[{display_host}]' if ':' in display_host else display_host}:{port}"
     fresh = token.fresh if token is not None else None
@@ -148,13 +149,13 @@ class TimedConnection(H11Protocol):
         """Take what came; a head that has begun, and only that, is waited for by the clock."""
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
-            self._forget()
+            self._stop_timer()
         elif self._late is None:
             self._late = self.loop.call_later(HEAD_S, self._close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the clock."""
-        self._forget()
+        self._stop_timer()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
@@ -171,7 +172,7 @@ class TimedConnection(H11Protocol):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
-    def _forget(self) -> None:
+    def _stop_timer(self) -> None:
         if self._late is not None:
             self._late.cancel()
             self._late = None

@@ -36,7 +36,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, kw_only=True)
 class ServerToken:
-    """What the server compares with, and the token itself where it was made just now and must be told."""
+    """What the server compares with, and the token itself where it was made just now, so that it can be printed."""
 
     digest: bytes
     fresh: str | None = None
@@ -59,7 +59,7 @@ def read_environment_token() -> ServerToken | None:
 
 
 def load_token(*, replace: bool = False) -> ServerToken:
-    """The token of earlier starts; the first time, and whenever `anew`, a new one."""
+    """The token of earlier starts; a new one the first time, and to `replace` it."""
     path = get_token_file()
     if replace or not path.exists():
         fresh = secrets.token_urlsafe(32)

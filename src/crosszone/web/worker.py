@@ -14,7 +14,7 @@ from crosszone.plan.search import CancelledError
 
 log = logging.getLogger("crosszone.web")
 
-STOP = "stop"  # Said to a worker whose work is no longer wanted
+STOP = "stop"  # sent to a worker whose work is no longer wanted
 
 
 def run_worker(pipe: Connection) -> None:

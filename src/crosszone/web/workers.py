@@ -25,13 +25,13 @@ from crosszone.web.worker import STOP
 
 # Pieces of work that may wait for a worker; more are refused, so that none waits for minutes.
 MOST_WAITING = 200
-LOOK_S = 0.05  # Seconds between two looks at whether to go on
+POLL_S = 0.05  # seconds between two checks whether to go on
 # Seconds without progress after which work is taken to be more than a worker can do, and is ended.
 SILENCE_S = 120.0
-PATIENCE_S = 5.0  # Seconds a worker has to end cancelled work before it is ended itself
+STOP_GRACE_S = 5.0  # Seconds a worker has to end cancelled work before it is ended itself
 
 Job = Callable[..., bytes]
-ProgressCallback = Callable[[str, int, int], None]  # Is told what is being done, how much is done and how much there is
+ProgressCallback = Callable[[str, int, int], None]  # what is being done, how much of it is done, how much there is
 
 
 @dataclass(eq=False)
@@ -127,10 +127,10 @@ class WorkerProcess:
             raise refuse(422, "work_died") from None
 
     def _answer(self, work: WorkItem) -> bytes:
-        is_stopping, waited, heard = False, 0.0, monotonic()
+        is_stopping, waited_s, last_message_s = False, 0.0, monotonic()
         while True:
-            if self._pipe.poll(LOOK_S):
-                heard = monotonic()
+            if self._pipe.poll(POLL_S):
+                last_message_s = monotonic()
                 kind, value = self._pipe.recv()
                 if kind == "progress":
                     work.progress(*value)
@@ -139,11 +139,11 @@ class WorkerProcess:
                 else:
                     raise value
             elif is_stopping:
-                waited += LOOK_S
-                if waited > PATIENCE_S:
+                waited_s += POLL_S
+                if waited_s > STOP_GRACE_S:
                     self.end()
                     raise CancelledError
-            if monotonic() - heard > SILENCE_S:
+            if monotonic() - last_message_s > SILENCE_S:
                 self.end()
                 raise refuse(422, "work_silent", seconds=int(SILENCE_S))
             if work.cancelled.is_set() and not is_stopping:

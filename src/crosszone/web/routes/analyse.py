@@ -38,7 +38,7 @@ class AnalyseBody(ScenarioBody):
     checkpoint_zone: str | None = Field(default=None, max_length=200, description="Only zone that keeps checkpoints.")
 
     def options(self) -> dict[str, Any]:
-        """What the analysis is told."""
+        """The options of the analysis."""
         return self.model_dump(include={"parts", "plans", "zone_failures_per_year", "checkpoint_zone"})
 
 

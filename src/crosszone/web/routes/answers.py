@@ -189,7 +189,7 @@ def _refuse_unreadable(request_scenario: RequestScenario, parts: Iterable[PartNa
 
 
 def _select_scenario(name: PartName, request_scenario: RequestScenario) -> RequestScenario:
-    return request_scenario.written if name in WRITTEN_PARTS else request_scenario
+    return request_scenario.as_written if name in WRITTEN_PARTS else request_scenario
 
 
 async def _answer_each(
@@ -243,9 +243,9 @@ async def _analyse_part(
 def _compute_part(state: AppState, request_scenario: RequestScenario, name: PartName, options: PartOptions) -> Any:
     compute: dict[PartName, Callable[[], Any]] = {
         "predict": lambda: predict_step(request_scenario),
-        "describe": lambda: describe_loaded(request_scenario.written.loaded, request_scenario.language),
+        "describe": lambda: describe_loaded(request_scenario.as_written.loaded, request_scenario.language),
         "edit": lambda: edit_document(request_scenario.document, _require(options.edit, "edit", "text").text),
-        "written": lambda: predict_step(request_scenario.written),
+        "written": lambda: predict_step(request_scenario.as_written),
         "places": lambda: list_zone_places(request_scenario),
         "ranks": lambda: list_rank_columns(request_scenario),
         "timeline": lambda: draw_predicted(request_scenario, options.timeline),

@@ -80,7 +80,7 @@ class LauncherChoice(FrameworkChoice):
     """Something that starts the nodes."""
 
     needs_addresses: bool
-    """It cannot find the nodes by itself: the scenario must tell their addresses."""
+    """It cannot find the nodes by itself: the scenario must have their addresses."""
 
 
 class SettingChoice(Value):

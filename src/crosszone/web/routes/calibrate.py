@@ -119,7 +119,7 @@ async def upload_file(
         raise refuse(415, "not_binary_type", field="Content-Type", value=media_type)
     try:
         upload = await state.uploads.keep(request.stream(), name)
-    except ClientDisconnect:  # nobody is there to be told
+    except ClientDisconnect:  # nobody is there to read an answer
         return Response(status_code=400)
     return Json(upload, status_code=201)
 

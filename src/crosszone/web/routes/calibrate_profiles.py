@@ -65,7 +65,7 @@ class OwnProfileRow(Value):
     error_pct: float | None
     """The middle one of their standard errors, in %; null: there are none."""
     scores: dict[str, Any]
-    """Errors before and after, or cross-validated, as the fit told them."""
+    """Errors before and after, or cross-validated, as the fit gave them."""
     notes: tuple[str, ...]
     """What was kept and what stays unknown."""
     notices: tuple[dict[str, Any], ...]

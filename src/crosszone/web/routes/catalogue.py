@@ -213,12 +213,12 @@ def show_profile(
         raise RequestError(404, *error.notices) from None
 
 
-def check_kind(word: str) -> Kind:
+def check_kind(name: str) -> Kind:
     """The kind of that name; 404 names those there are."""
     for kind in KINDS:
-        if kind == word:
+        if kind == name:
             return kind
-    raise refuse(404, "kind_unknown", value=word, allowed=", ".join([*KINDS, "links"]))
+    raise refuse(404, "kind_unknown", value=name, allowed=", ".join([*KINDS, "links"]))
 
 
 def _find_entry(kind: Kind, name: str) -> Entry:

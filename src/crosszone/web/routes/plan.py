@@ -50,7 +50,7 @@ class PlanBody(ScenarioBody):
     budget_s: float = Field(default=BUDGET_S, gt=0, le=MOST_S, description="The search ends after that, and says so.")
 
     def options(self) -> dict[str, Any]:
-        """What the planner is told."""
+        """The options of the planner."""
         return self.model_dump(include={"objective", "top", "front", "crossover", "budget_s"})
 
 
@@ -66,7 +66,7 @@ class SweepBody(ScenarioBody):
     margin: float = Field(default=MARGIN, ge=0, le=1, description="What those must gain to be taken.")
 
     def options(self) -> dict[str, Any]:
-        """What the sweep is told."""
+        """The options of the sweep."""
         return self.model_dump(include={"objective", "mode", "free", "local_updates", "margin"})
 
 
@@ -157,9 +157,10 @@ def _read_alternatives(
 ) -> tuple[Scenario, list[tuple[str, Scenario]]]:
     """The scenario as it is written, and each alternative by its name."""
     alternatives = [
-        (alternative.name, request_scenario.with_way(alternative.way).loaded.scenario) for alternative in options.ways
+        (alternative.name, request_scenario.with_override(alternative.way).loaded.scenario)
+        for alternative in options.ways
     ]
-    return request_scenario.written.loaded.scenario, [(CHOSEN, request_scenario.loaded.scenario), *alternatives]
+    return request_scenario.as_written.loaded.scenario, [(CHOSEN, request_scenario.loaded.scenario), *alternatives]
 
 
 def _read_axis(name: str, text: str) -> SweepAxis:

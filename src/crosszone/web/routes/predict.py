@@ -137,7 +137,7 @@ def read_switches(request_scenario: RequestScenario, options: WhatIfOptions) -> 
     """The switches as they stand once the changes are made."""
     scenario = request_scenario.loaded.scenario
     # Without the plan's strategy: what the scenario itself says is what a switch is turned back to.
-    written_strategy = request_scenario.written.loaded.document.value.get("strategy")
+    written_strategy = request_scenario.as_written.loaded.document.value.get("strategy")
     current = request_scenario.predictor
     if options.changes or options.switches:
         fields = collect_changes(scenario, options.changes, list(options.switches.items()), current)

@@ -263,7 +263,7 @@ def compare_results(body: CompareBody, state: State, language: Language) -> Json
 def compare_alternatives(state: AppState, request_scenario: RequestScenario, options: CompareOptions) -> dict[str, Any]:
     """Other ways to do one scenario, and saved results, beside each other."""
     sides = [
-        build_compared(request_scenario.with_way(item.way).predicted.prediction, item.name)
+        build_compared(request_scenario.with_override(item.way).predicted.prediction, item.name)
         if item.result is None
         else _open_compared(state, item.result, item.name)
         for item in options.items

@@ -84,7 +84,7 @@ def list_examples(state: State) -> dict[str, Any]:
 @examples_router.get("/{name}", response_class=Response, responses={200: _YAML, **document_errors(404)})
 def show_example(name: ExampleName, state: State) -> Response:
     """Give the text of one scenario."""
-    return Response(state.examples.text(name), media_type="application/yaml")
+    return Response(state.examples.read_text(name), media_type="application/yaml")
 
 
 @router.post("/describe", response_model=DescriptionBody, openapi_extra=document_example(SCENARIO_EXAMPLE))

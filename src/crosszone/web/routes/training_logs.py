@@ -1,4 +1,4 @@
-"""What a training task tells: events, logs, metrics, and the run beside its prediction; in pages, or followed.
+"""What is known of a training task: events, logs, metrics, the run beside its prediction; in pages, or followed.
 
 Followed (`Accept: text/event-stream` for events, `follow=true` for a log) an answer is a stream that ends with the
 task. Each of its events has an id; sent back as `Last-Event-ID`, the stream goes on behind it.
@@ -91,7 +91,7 @@ async def list_events(
 
     def read_events(behind: int, limit: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         with map_store_errors():
-            # The task before its events: one that ends in between is told to be live, and looked at once more.
+            # The task before its events: one that ends in between is answered as live, and asked for once more.
             entry = build_task_entry(tasks.get(id), language)
             return [
                 localize_event(event, language) for event in tasks.list_events(id, after=behind, limit=limit)

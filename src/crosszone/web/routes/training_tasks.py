@@ -223,7 +223,7 @@ def _read_page(
         for row in page.rows:
             if row.state in states:
                 if len(matching) == limit:
-                    # in the form of the store's own `before`: the page it ends goes on behind the last row told
+                    # in the form of the store's own `before`: the next page goes on behind the last row of this one
                     return matching, f"{matching[-1].created}~{matching[-1].id}", page.total
                 matching.append(row)
         if page.before is None:
