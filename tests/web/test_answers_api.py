@@ -137,7 +137,7 @@ def test_a_part_without_what_it_needs_says_so(ask):
 
 
 def test_a_mistake_of_ours_is_that_parts_alone(ask, monkeypatch):
-    monkeypatch.setattr(route, "list_rank_columns", lambda asked: 1 / 0)
+    monkeypatch.setattr(route, "build_ranks", lambda *asked: 1 / 0)
     answered = ask({**BODY, "parts": ["ranks", "places"]})
     assert answered["ranks"]["error"]["code"] == "internal"
     assert "answer" in answered["places"]

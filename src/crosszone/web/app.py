@@ -8,8 +8,6 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -131,12 +129,3 @@ class TaskDriver:
             except CrossZoneError as error:
                 log.error("tasks are not driven for now: %s", error)
                 self._stop.wait(RETRY_S)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

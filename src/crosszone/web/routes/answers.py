@@ -30,6 +30,7 @@ from crosszone.analyse.what_if import Available
 from crosszone.errors import InputError, InvalidError, Notice, StoreError
 from crosszone.inputs.value import find_nearest_names
 from crosszone.predict.prediction import Prediction
+from crosszone.predict.ranks import build_ranks, list_rank_places
 from crosszone.web.answers import (
     DescriptionBody,
     ErrorBody,
@@ -53,7 +54,7 @@ from crosszone.web.routes.predict import (
     predict_step,
     read_switches,
 )
-from crosszone.web.routes.ranks import PlacesBody, RanksBody, list_rank_columns, list_zone_places
+from crosszone.web.routes.ranks import PlacesBody, RanksBody
 from crosszone.web.routes.results import CompareOptions, compare_alternatives
 from crosszone.web.routes.scenarios import EditedBody, TextOnlyBody, edit_document
 from crosszone.web.routes.timeline import PredictedStepBody, TimelineOptions, draw_predicted
@@ -246,8 +247,8 @@ def _compute_part(state: AppState, request_scenario: RequestScenario, name: Part
         "describe": lambda: describe_loaded(request_scenario.as_written.loaded, request_scenario.language),
         "edit": lambda: edit_document(request_scenario.document, _require(options.edit, "edit", "text").text),
         "written": lambda: predict_step(request_scenario.as_written),
-        "places": lambda: list_zone_places(request_scenario),
-        "ranks": lambda: list_rank_columns(request_scenario),
+        "places": lambda: list_rank_places(request_scenario.predictor),
+        "ranks": lambda: build_ranks(request_scenario.predictor, request_scenario.language),
         "timeline": lambda: draw_predicted(request_scenario, options.timeline),
         "micro_batch": lambda: draw_predicted(request_scenario, options.micro_batch),
         "explain": lambda: explain_predicted(request_scenario, _require(options.explain, "explain", "figure")),

@@ -262,11 +262,9 @@ def _read_ssh_config(body: ImportEnvironmentsBody) -> dict[str, Environment]:
 
 
 def _read_slurm(body: ImportEnvironmentsBody) -> dict[str, Environment]:
-    return (
-        imports.read_slurm_nodes()
-        if body.text is None
-        else _read_printed(imports.parse_slurm_nodes, body.text, imports.SINFO_COMMAND[0])
-    )
+    if body.text is None:
+        return imports.read_slurm_nodes()
+    return _read_printed(imports.parse_slurm_nodes, body.text, imports.SINFO_COMMAND[0])
 
 
 def _read_kubernetes(body: ImportEnvironmentsBody) -> dict[str, Environment]:

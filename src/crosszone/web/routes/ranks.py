@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
@@ -98,20 +96,10 @@ class PlacesBody(BaseModel):
 @router.post("/ranks", response_model=RanksBody, openapi_extra=document_example(SCENARIO_EXAMPLE))
 def list_ranks(body: ScenarioBody, state: State, language: Language) -> Json:
     """List every rank of a scenario with a strategy once, with its coordinates and its GPU."""
-    return Json(list_rank_columns(RequestScenario(state.reader, body, language)))
+    return Json(build_ranks(RequestScenario(state.reader, body, language).predictor, language))
 
 
 @router.post("/places", response_model=PlacesBody, openapi_extra=document_example(SCENARIO_EXAMPLE))
 def list_places(body: ScenarioBody, state: State, language: Language) -> Json:
     """Say which stages and replicas of a strategy each zone holds; /ranks lists every rank."""
-    return Json(list_zone_places(RequestScenario(state.reader, body, language)))
-
-
-def list_rank_columns(request_scenario: RequestScenario) -> dict[str, Any]:
-    """Every rank with its place."""
-    return build_ranks(request_scenario.predictor, request_scenario.language)
-
-
-def list_zone_places(request_scenario: RequestScenario) -> dict[str, Any]:
-    """What each zone holds."""
-    return list_rank_places(request_scenario.predictor)
+    return Json(list_rank_places(RequestScenario(state.reader, body, language).predictor))
