@@ -43,7 +43,7 @@ def bundle(fields, **how):
 
 def test_the_files_of_a_bundle_are_those_its_manifest_counts():
     made = bundle(TWO)
-    told = json.loads(made.file("bundle.json"))
+    told = json.loads(made.get_text("bundle.json"))
     sums = {one.path: hashlib.sha256(one.text.encode()).hexdigest() for one in made.files if one.path != "bundle.json"}
     assert told["sha256"] == sums
     assert {key: told[key] for key in ("name", "framework", "launcher", "world_size", "template")} == {
@@ -53,30 +53,32 @@ def test_the_files_of_a_bundle_are_those_its_manifest_counts():
 
 def test_the_plan_in_a_bundle_predicts_the_same_step():
     made = bundle(TWO)
-    again = build_prediction(build_predictor(load_scenario(yaml.safe_load(made.file("plan.yaml")))))
-    assert json.loads(made.file("settings.json"))["predicted"]["step_s"] == again.step_time_s.model_dump()
+    again = build_prediction(build_predictor(load_scenario(yaml.safe_load(made.get_text("plan.yaml")))))
+    assert json.loads(made.get_text("settings.json"))["predicted"]["step_s"] == again.step_time_s.model_dump()
 
 
 def test_every_node_has_its_own_interface():
     fields = scenario(zones=2, gpus=2, strategy={"dp": 4}, job={"framework": "ddp"})
     fields["cluster"]["zones"][1]["nodes"][0]["hosts"][0]["interface"] = "ens5"
     made = bundle(fields)
-    assert "interface=lo\n" in made.file("nodes/000.sh")
-    assert "interface=ens5\n" in made.file("nodes/001.sh")
+    assert "interface=lo\n" in made.get_text("nodes/000.sh")
+    assert "interface=ens5\n" in made.get_text("nodes/001.sh")
 
 
 def test_every_option_is_explained_in_the_readme_and_every_variable_is_on_the_list():
     talk = {"compression": "powersgd", "compression_rank": 4, "flows": 8, "algorithm": "ring", "bucket_mb": 100.0}
     made = bundle(scenario(zones=2, strategy={"dp": 4, "communication": talk}, job={"framework": "ddp"}))
-    about = made.file("README.md")
+    about = made.get_text("README.md")
     for one in made.options:
         assert f"`{one.name}`" in about
         assert one.why in about
-    exported = set(re.findall(r"^\s*export ([A-Z_]+)=", made.file("env.sh") + made.file("nodes/000.sh"), re.MULTILINE))
+    exported = set(
+        re.findall(r"^\s*export ([A-Z_]+)=", made.get_text("env.sh") + made.get_text("nodes/000.sh"), re.MULTILINE)
+    )
     assert exported == {"MASTER_ADDR", "MASTER_PORT", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_ALGO",
                         "NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"}  # fmt: skip
     assert exported <= set(read_variables())
-    assert "NCCL_SOCKET_NTHREADS=8" in made.file("env.sh")
+    assert "NCCL_SOCKET_NTHREADS=8" in made.get_text("env.sh")
 
 
 def test_a_missing_address_is_refused_and_the_node_named():
@@ -140,10 +142,10 @@ def test_a_folder_is_written_whole_and_only_a_bundle_is_replaced(tmp_path):
 
 def test_an_archive_holds_one_folder_and_equal_bundles_are_equal_archives():
     one, other = bundle(TWO), bundle(TWO)
-    assert one.archive("tiny") == other.archive("tiny")
-    with zipfile.ZipFile(io.BytesIO(one.archive("tiny"))) as archive:
+    assert one.pack_zip("tiny") == other.pack_zip("tiny")
+    with zipfile.ZipFile(io.BytesIO(one.pack_zip("tiny"))) as archive:
         assert all(name.startswith("tiny/") for name in archive.namelist())
-        assert archive.read("tiny/plan.yaml").decode() == one.file("plan.yaml")
+        assert archive.read("tiny/plan.yaml").decode() == one.get_text("plan.yaml")
 
 
 NASTY = [
@@ -244,4 +246,4 @@ def test_why_torchft_does_not_average_is_told_in_the_readme():
     made = bundle(scenario(zones=2, strategy=strategy), launcher="kubernetes")
     assert made.framework in ("ddp", "fsdp")
     assert [one["code"] for one in made.warnings][-1] == "torchft_cannot"
-    assert "not by torchft" in made.file("README.md")
+    assert "not by torchft" in made.get_text("README.md")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 
 from conftest import ROOT
-from crosszone.deploy.schema import NAME, ROOTS, settings_table
+from crosszone.deploy.schema import NAME, ROOTS, build_settings_table
 from crosszone.inputs.schema import build_json_schema, format_file_name
 
 AGAIN = "run: python -m crosszone.deploy.schema docs"
 
 
 def test_the_table_of_settings_is_that_of_the_code():
-    assert (ROOT / "docs" / f"{NAME}.md").read_text() == settings_table(), AGAIN
+    assert (ROOT / "docs" / f"{NAME}.md").read_text() == build_settings_table(), AGAIN
 
 
 def test_the_schema_of_settings_is_that_of_the_code():

@@ -96,7 +96,7 @@ def test_the_interface_is_left_to_horovod_where_it_is_not_known():
 
 
 def test_the_readme_says_that_horovod_must_be_built():
-    assert "C++17" in bundle(scenario(zones=2, gpus=2, strategy={"dp": 4})).file("README.md")
+    assert "C++17" in bundle(scenario(zones=2, gpus=2, strategy={"dp": 4})).get_text("README.md")
 
 
 @pytest.mark.parametrize("strategy", [{"tp": 2, "dp": 2}, {"pp": 2, "dp": 2}, {"dp": 4, "zero": 1}])

@@ -119,7 +119,7 @@ def test_names_that_kubernetes_refuses_are_refused_here(wrong):
 
 def test_amd_gpus_are_asked_for_by_their_own_name():
     made = bundle("kubernetes", fields({"a": [group(1, 8, gpu="mi300x")]}), image=IMAGE)
-    assert "amd.com/gpu: 8" in made.file("trainjob.yaml")
+    assert "amd.com/gpu: 8" in made.get_text("trainjob.yaml")
 
 
 # PyTorchJob
@@ -212,21 +212,21 @@ def test_a_slurm_component_is_a_run_of_equal_nodes_of_a_zone():
     hosts = [{"address": f"10.0.0.{n}", "name": f"gpu{n}"} for n in (1, 2, 3)]
     zones = {"a": [group(2, 2, hosts=hosts[:2])], "b": [group(1, 4, hosts=hosts[2:])]}
     made = bundle("slurm", fields(zones), partitions={"b": "south"}, account="lab")
-    parts = made.file("job.sbatch").split("#SBATCH hetjob")
+    parts = made.get_text("job.sbatch").split("#SBATCH hetjob")
     assert "--nodes=2" in parts[0] and "--gres=gpu:2" in parts[0] and "--nodelist=gpu1,gpu2" in parts[0]
     assert "--partition" not in parts[0]
     assert "--nodes=1" in parts[1] and "--gres=gpu:4" in parts[1] and "--partition=south" in parts[1]
     assert "--nodelist=gpu3" in parts[1]
     assert all("--account=lab" in part for part in parts)
-    assert "gres" not in bundle("slurm", fields(UNEQUAL), gres=False).file("job.sbatch")
+    assert "gres" not in bundle("slurm", fields(UNEQUAL), gres=False).get_text("job.sbatch")
 
 
 def test_machines_without_names_are_placed_by_slurm_so_that_no_address_is_written():
     hosts = [{"address": f"10.0.0.{n}", "interface": f"eth{n}"} for n in (1, 2)]
     made = bundle("slurm", fields({"a": [group(2, 2, hosts=hosts)]}))
-    assert "--nodelist" not in made.file("job.sbatch")
-    assert "address='' interface=''" in made.file("nodes/001.sh")
-    assert "scontrol show hostnames" in made.file("job.sbatch")
+    assert "--nodelist" not in made.get_text("job.sbatch")
+    assert "address='' interface=''" in made.get_text("nodes/001.sh")
+    assert "scontrol show hostnames" in made.get_text("job.sbatch")
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_words_that_would_be_other_options_of_slurm_are_refused(wrong):
 
 @pytest.mark.parametrize("limit", ["30", "30:00", "12:00:00", "2-00", "2-00:00", "2-00:00:00"])
 def test_every_form_of_slurms_time_limit_is_taken(limit):
-    assert f"--time={limit}" in bundle("slurm", fields(EQUAL), time_limit=limit).file("job.sbatch")
+    assert f"--time={limit}" in bundle("slurm", fields(EQUAL), time_limit=limit).get_text("job.sbatch")
 
 
 # Names
@@ -318,7 +318,7 @@ def test_hostile_names_run_nothing_and_shellcheck_finds_nothing(tmp_path, name):
 
 def test_a_hostile_zone_stays_in_its_comment():
     made = bundle("slurm", fields({HOSTILE: [group(1, 2)], "b": [group(1, 2)]}))
-    lines = [line for line in made.file("job.sbatch").splitlines() if "pwned" in line]
+    lines = [line for line in made.get_text("job.sbatch").splitlines() if "pwned" in line]
     assert lines and all(line.startswith("# ") for line in lines)
 
 

@@ -18,7 +18,7 @@ from crosszone import load_scenario
 from crosszone.deploy.frameworks import megatron
 from crosszone.deploy.frameworks.megatron import choose_group_size, format_layout, format_moe_pattern, parse_layout
 from crosszone.deploy.launch import Launch
-from crosszone.deploy.shell import command_line
+from crosszone.deploy.shell import format_command
 from crosszone.errors import IllegalError
 from crosszone.inputs.catalogue import catalogue
 from deploy.megatron_plans import (
@@ -401,7 +401,7 @@ def test_without_megatron_path_the_command_says_what_to_set(tmp_path: Path) -> N
     (tmp_path / "torchrun").chmod(0o755)
     environment = {key: value for key, value in os.environ.items() if key != "MEGATRON_PATH"}
     environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
-    line = ["bash", "-c", command_line(made), "node"]
+    line = ["bash", "-c", format_command(made), "node"]
     done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode and "set MEGATRON_PATH to a checkout of NVIDIA/Megatron-LM" in done.stderr
     environment["MEGATRON_PATH"] = "/opt/my checkout"

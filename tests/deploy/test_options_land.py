@@ -76,7 +76,7 @@ def told(name, strategy, job):
     )
     made = build_bundle(read_scenario(fields), framework=name, settings=LaunchSettings(steps=10))
     plain = {"plan.yaml", "README.md", "settings.json", "bundle.json", "tune-host.sh"}
-    tuned = [line for line in made.file("tune-host.sh").splitlines() if line.startswith("set_")]
+    tuned = [line for line in made.get_text("tune-host.sh").splitlines() if line.startswith("set_")]
     files = {one.path: one.text for one in made.files if one.path not in plain and not one.path.startswith("nodes")}
     return {(one.name, str(one.value)) for one in made.options}, files, tuned, made.nodes
 

@@ -56,7 +56,7 @@ def test_what_the_planner_finds_can_be_deployed(bundles):
 
 def test_ranks_are_a_permutation_and_every_gpu_is_used_once(bundles):
     for bundle in bundles[0]:
-        nodes = json.loads(bundle.file("nodes.json"))
+        nodes = json.loads(bundle.get_text("nodes.json"))
         ranks, gpus = [], []
         for node in nodes:
             for agent in node["agents"]:
@@ -69,7 +69,7 @@ def test_ranks_are_a_permutation_and_every_gpu_is_used_once(bundles):
 
 def test_the_batch_is_shared_out_whole(bundles):
     for bundle in bundles[0]:
-        told = json.loads(bundle.file("settings.json"))
+        told = json.loads(bundle.get_text("settings.json"))
         s = told["strategy"]
         assert s["tp"] * s["pp"] * s["dp"] * s["cp"] == bundle.world_size == len(told["zone_of_rank"])
         assert sum(s["replica_micro_batches"]) * s["micro_batch"] == told["job"]["global_batch"]
@@ -85,7 +85,7 @@ def test_every_node_has_its_own_address_and_interface(bundles):
             continue
         assert len(set(addresses)) == len(addresses)
         for node in bundle.nodes:
-            script = bundle.file(node.script)
+            script = bundle.get_text(node.script)
             assert f"address={node.address} interface={node.interface}\n" in script
             own = int(node.address.rsplit(".", 1)[1]) - 1
             assert node.interface == ("eth0" if bundle.framework == "horovod" else f"eth{own}")
@@ -133,7 +133,7 @@ def in_sets(within):
 def test_deepspeed_accepts_every_configuration(bundles, train_python):
     questions, expected, needed = [], [], Counter()
     for bundle in (*bundles[0], *in_sets("zone"), *in_sets("node")):
-        config, told = json.loads(bundle.file("ds_config.json")), json.loads(bundle.file("settings.json"))
+        config, told = json.loads(bundle.get_text("ds_config.json")), json.loads(bundle.get_text("settings.json"))
         s, batch = told["strategy"], told["job"]["global_batch"]
         deepspeed.check_keys(config)
         needed[told["requires"].get("deepspeed")] += 1
@@ -166,7 +166,7 @@ def test_megatron_has_every_flag(bundles):
     flags = megatron_plans.known()["flags"]
     for bundle in bundles[0]:
         for file in ("megatron.args", "megatron-tiny.args"):
-            for flag, values in megatron_plans.read(megatron_plans.words(bundle.file(file))).items():
+            for flag, values in megatron_plans.read(megatron_plans.words(bundle.get_text(file))).items():
                 takes, choices, _ = flags[flag]
                 assert {"none": 0, "one": 1}.get(takes, len(values) or 1) == len(values), flag
                 assert not choices or set(values) <= set(map(str, choices)), flag

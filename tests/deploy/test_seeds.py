@@ -65,19 +65,19 @@ def test_tensor_parallel_groups_over_nodes_of_4_8_and_2_are_refused(tp):
 
 def test_the_1b_deployment_of_seed_000_becomes_one_that_is_legal():
     bundle = made(None, 1, batch=56)
-    told = json.loads(bundle.file("ds_config.json"))
-    ranks = bundle.world_size // json.loads(bundle.file("settings.json"))["strategy"]["pp"]
+    told = json.loads(bundle.get_text("ds_config.json"))
+    ranks = bundle.world_size // json.loads(bundle.get_text("settings.json"))["strategy"]["pp"]
     identity = told["train_micro_batch_size_per_gpu"] * told["gradient_accumulation_steps"] * ranks
     assert told["train_batch_size"] == identity == 56
     assert "distributed" not in told
-    slots = [line.split("slots=")[1] for line in bundle.file("hostfile").splitlines() if "slots=" in line]
+    slots = [line.split("slots=")[1] for line in bundle.get_text("hostfile").splitlines() if "slots=" in line]
     assert sum(map(int, slots)) == bundle.world_size <= 14
 
 
 def test_the_175b_deployment_of_seed_000_keeps_states_in_host_memory_or_is_refused():
     """175e9 parameters x 16 bytes are 2,600 GiB; 14 GPUs of 80 GiB have 1,120: without offload it cannot be."""
     bundle = made(None, 175)
-    told = json.loads(bundle.file("ds_config.json"))
+    told = json.loads(bundle.get_text("ds_config.json"))
     assert told["zero_optimization"]["offload_optimizer"]["device"] == "cpu"
     with pytest.raises(IllegalError):
         made(None, 175, framework="ddp")

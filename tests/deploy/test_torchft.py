@@ -81,11 +81,11 @@ def test_nodes_of_a_zone_join_at_its_first_node():
 
 def test_the_first_node_runs_the_lighthouse():
     made = bundle(plan(zones=3))
-    script = made.file("lighthouse.sh")
+    script = made.get_text("lighthouse.sh")
     assert "torchft_lighthouse --bind '[::]:29510' --min_replicas 3 &" in script
     starts = [words(node.commands[0])[:2] == ["bash", "lighthouse.sh"] for node in made.nodes]
     assert starts == [True, False, False]
-    assert "export TORCHFT_LIGHTHOUSE=http://127.0.0.1:29510" in made.file("env.sh")
+    assert "export TORCHFT_LIGHTHOUSE=http://127.0.0.1:29510" in made.get_text("env.sh")
 
 
 def test_every_option_of_the_averaging_lands():

@@ -13,7 +13,7 @@ def script(tmp_path, **talk):
     strategy = {"dp": 4, **({"communication": talk} if talk else {})}
     made = build_bundle(read_scenario(scenario(zones=2, strategy=strategy, job={"framework": "ddp"})))
     path = tmp_path / "tune-host.sh"
-    path.write_text(made.file("tune-host.sh"))
+    path.write_text(made.get_text("tune-host.sh"))
     return path
 
 

@@ -60,7 +60,7 @@ def test_a_preview_is_the_bundle_of_the_command_line_and_saves_nothing(client, t
     }
     assert answer.json()["nodes"] == made["nodes"]
     assert made["nodes"][1]["address"] == "10.0.0.2"
-    assert "29501" in Bundle(**made).file("nodes/000.sh")
+    assert "29501" in Bundle(**made).get_text("nodes/000.sh")
     assert client.get("/api/v1/bundles").json()["total"] == before
 
 
@@ -288,7 +288,7 @@ def test_settings_left_at_their_default_change_nothing(client):
 
 def test_the_plan_in_a_bundle_is_a_scenario_again(client):
     made = Bundle(**client.post("/api/v1/bundles/preview", json=body()).json())
-    again = client.post("/api/v1/bundles/preview", json={"text": made.file("plan.yaml")})
+    again = client.post("/api/v1/bundles/preview", json={"text": made.get_text("plan.yaml")})
     assert again.status_code == 200, again.text
     assert again.json()["framework"] == "fsdp"
-    assert yaml.safe_load(made.file("plan.yaml"))["strategy"]["dp"] == 16
+    assert yaml.safe_load(made.get_text("plan.yaml"))["strategy"]["dp"] == 16

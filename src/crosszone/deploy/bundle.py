@@ -116,7 +116,7 @@ class Bundle(Value):
     warnings: tuple[dict[str, Any], ...]
     """Notices on the scenario and the plan."""
 
-    def file(self, path: str) -> str:
+    def get_text(self, path: str) -> str:
         """The text of one file."""
         return next(file.text for file in self.files if file.path == path)
 
@@ -142,7 +142,7 @@ class Bundle(Value):
             params = {"reason": error.strerror or str(error)}
             raise InputError(Notice(code="output_unwritable", value=str(folder), params=params)) from None
 
-    def archive(self, folder: str) -> bytes:
+    def pack_zip(self, folder: str) -> bytes:
         """The files as a zip archive with one folder."""
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -14,7 +14,7 @@ from crosszone.deploy.frameworks import FRAMEWORKS, load_framework
 from crosszone.deploy.launch import BuildCommand, Launch, Node, build_node_files, list_nodes
 from crosszone.deploy.launchers import LAUNCHERS, LauncherFunctions, load_launcher
 from crosszone.deploy.settings import LaunchSettings
-from crosszone.deploy.shell import command_line
+from crosszone.deploy.shell import format_command
 from crosszone.deploy.trainer_files import SETTINGS_FILE as PROGRAM
 from crosszone.deploy.trainer_files import collect_trainer_files, read_trainer_file, render_trainer_settings
 from crosszone.errors import InputError, InvalidError, Notice, build_choice_error
@@ -170,7 +170,7 @@ def _build_node_command(launch: Launch, node: Node, command: BuildCommand) -> No
         interface=node.interface,
         ranks=tuple(agent.span for agent in node.agents),
         script=node.script,
-        commands=tuple(command_line(words) for words in commands if words is not None),
+        commands=tuple(format_command(words) for words in commands if words is not None),
     )
 
 

@@ -14,7 +14,7 @@ from crosszone.analyse.host import list_host_settings
 from crosszone.analyse.switches import split_connections
 from crosszone.deploy.bundle import Option, build_option
 from crosszone.deploy.launch import Launch
-from crosszone.deploy.shell import comment, quoted
+from crosszone.deploy.shell import format_comment, quote_word
 from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Name, Value, parse
 from crosszone.text import label, render_sentence
@@ -77,19 +77,19 @@ def list_variable_options(launch: Launch) -> tuple[Option, ...]:
 def render_environment(launch: Launch, options: Sequence[Option]) -> str:
     """The file that every node's script sources."""
     interface_suffix = "_IFNAME"
-    lines = ["# shellcheck shell=bash", comment(label("bundle_environment", launch.language)), ""]
+    lines = ["# shellcheck shell=bash", format_comment(label("bundle_environment", launch.language)), ""]
     for option in options:
         if option.where == "variable" and not option.name.endswith(interface_suffix):
             lines += [
-                comment(option.why),
-                f"export {check_variable_name(option.name)}={quoted(option.value)}",
+                format_comment(option.why),
+                f"export {check_variable_name(option.name)}={quote_word(option.value)}",
                 "",
             ]
     if any(option.name.endswith(interface_suffix) for option in options):
         lines.append(_INTERFACE)
         for option in options:
             if option.name.endswith(interface_suffix):
-                lines += [f"  {line}" for line in comment(option.why).split("\n")]
+                lines += [f"  {line}" for line in format_comment(option.why).split("\n")]
                 lines.append(f'  export {check_variable_name(option.name)}="$interface"')
         lines += ["else", '  echo "env.sh: no interface found for this node; NCCL and Gloo choose one" >&2', "fi", ""]
     return "\n".join(lines)
@@ -124,9 +124,9 @@ def render_tuning(launch: Launch) -> str | None:
     settings = list(_list_settings(launch))
     if not settings:
         return None
-    lines = ["#!/usr/bin/env bash", comment(label("bundle_tuning", launch.language)), _TUNING_HEAD]
+    lines = ["#!/usr/bin/env bash", format_comment(label("bundle_tuning", launch.language)), _TUNING_HEAD]
     for name, setting, why in settings:
-        lines += ["", comment(why), f"set_{name}() {{ run {setting}; }}", f"wanted {name}"]
+        lines += ["", format_comment(why), f"set_{name}() {{ run {setting}; }}", f"wanted {name}"]
     return "\n".join(lines) + "\n"
 
 

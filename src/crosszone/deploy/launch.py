@@ -20,7 +20,7 @@ import numpy as np
 
 from crosszone.analyse.host import compute_timeout_minutes
 from crosszone.deploy.settings import LaunchSettings
-from crosszone.deploy.shell import Raw, command_line, comment, quoted
+from crosszone.deploy.shell import Raw, format_command, format_comment, quote_word
 from crosszone.errors import IllegalError, InvalidError, Notice
 from crosszone.inputs.cluster import Host, NodeGroup, Zone
 from crosszone.inputs.scenario import Scenario
@@ -206,7 +206,7 @@ def _check_host(zone: Zone, group_number: int, index: int, host: Host) -> None:
             raise InvalidError(Notice(code=f"launch_bad_{name}", field=field, value=value))
 
 
-def unsupported(code: str, field: str, value: object = None, **params: object) -> IllegalError:
+def build_refusal(code: str, field: str, value: object = None, **params: object) -> IllegalError:
     """What a framework or launcher cannot do, as an error to raise."""
     return IllegalError(Notice(code=code, field=field, value=value, params=params))
 
@@ -226,11 +226,11 @@ def render_node_script(launch: Launch, node: Node, command: BuildCommand) -> str
     params = {"number": node.number, "name": node.name, "zone": node.zone, "ranks": ranks, "gpu": node.gpu}
     lines = [
         "#!/usr/bin/env bash",
-        comment(label("bundle_node", launch.language, **params)),
+        format_comment(label("bundle_node", launch.language, **params)),
         "set -euo pipefail",
         'cd "$(dirname "${BASH_SOURCE[0]}")/.."',
         "# shellcheck disable=SC2034  # env.sh reads them",
-        f"address={quoted(node.address or '')} interface={quoted(node.interface or '')}",
+        f"address={quote_word(node.address or '')} interface={quote_word(node.interface or '')}",
         f'export MASTER_ADDR="${{MASTER_ADDR:{_render_master_default(launch)}}}"',
         f'export MASTER_PORT="${{MASTER_PORT:-{launch.settings.port}}}"',
     ]
@@ -239,7 +239,7 @@ def render_node_script(launch: Launch, node: Node, command: BuildCommand) -> str
     lines += ["# shellcheck source=/dev/null", ". ./env.sh"]
     commands = [(agent, words) for agent in node.agents if (words := command(launch, agent)) is not None]
     if not commands:
-        lines.append(f"echo {quoted(label('bundle_nothing_to_start', launch.language))}")
+        lines.append(f"echo {quote_word(label('bundle_nothing_to_start', launch.language))}")
     elif len(commands) == 1:
         lines += _render_agent(node, *commands[0])
     else:
@@ -280,7 +280,7 @@ def _list_gpu_variables(node: Node, agent: Agent) -> list[str]:
 
 
 def _render_agent(node: Node, agent: Agent, words: tuple[str | Raw, ...]) -> list[str]:
-    return [*(f"export {variable}" for variable in _list_gpu_variables(node, agent)), f"exec {command_line(words)}"]
+    return [*(f"export {variable}" for variable in _list_gpu_variables(node, agent)), f"exec {format_command(words)}"]
 
 
 def _render_agents(node: Node, commands: list[tuple[Agent, tuple[str | Raw, ...]]]) -> list[str]:
@@ -288,7 +288,7 @@ def _render_agents(node: Node, commands: list[tuple[Agent, tuple[str | Raw, ...]
     lines = ["started=()", "trap 'kill \"${started[@]}\" 2>/dev/null || true' EXIT INT TERM"]
     for agent, words in commands:
         prefix = "".join(f"{variable} " for variable in _list_gpu_variables(node, agent))
-        lines += [f"{prefix}{command_line(words)} &", "started+=($!)"]
+        lines += [f"{prefix}{format_command(words)} &", "started+=($!)"]
     return [*lines, 'for _ in "${started[@]}"; do wait -n; done']
 
 

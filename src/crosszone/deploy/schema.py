@@ -14,7 +14,7 @@ NAME = "launch-settings"
 ROOTS: dict[str, type[Value]] = {NAME: LaunchSettings}
 
 
-def settings_table() -> str:
+def build_settings_table() -> str:
     """Every key of `--set` with type, default and meaning, as Markdown."""
     head = ["# Every key of `--set`", "", "Made by `python -m crosszone.deploy.schema docs`; do not edit.", ""]
     return "\n".join([*head, *format_tables(build_json_schema(NAME, ROOTS), "LaunchSettings")])
@@ -22,5 +22,5 @@ def settings_table() -> str:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    (folder / f"{NAME}.md").write_text(settings_table(), encoding="utf-8")
+    (folder / f"{NAME}.md").write_text(build_settings_table(), encoding="utf-8")
     (folder / "schema" / format_file_name(NAME)).write_text(dump_json(build_json_schema(NAME, ROOTS)), encoding="utf-8")

@@ -15,15 +15,15 @@ class Raw(str):
     """Shell text that is meant as such, e.g. `"$MASTER_ADDR"`: written as it is."""
 
 
-def quoted(word: object) -> str:
+def quote_word(word: object) -> str:
     """One word of a command line, whatever it holds."""
     return str(word) if isinstance(word, Raw) else shlex.quote(str(word))
 
 
-def command_line(words: Iterable[object], *, indent: str = "") -> str:
+def format_command(words: Iterable[object], *, indent: str = "") -> str:
     """A command, folded at flags where it is long."""
     lines, line = [], ""
-    for word in map(quoted, words):
+    for word in map(quote_word, words):
         starts_flag = word.startswith("-") and len(indent) + len(line) + len(word) > WIDTH
         if starts_flag:
             lines.append(line)
@@ -33,13 +33,13 @@ def command_line(words: Iterable[object], *, indent: str = "") -> str:
     return f" \\\n{indent}".join([*lines, line])
 
 
-def comment(text: str, *, mark: str = "# ") -> str:
+def format_comment(text: str, *, mark: str = "# ") -> str:
     """Text as comment lines; control characters become spaces, so that nothing gets out of them."""
     clean = "".join(" " if not char.isprintable() and char != "\n" else char for char in text)
     return "\n".join(f"{mark}{line}".rstrip() for line in clean.split("\n"))
 
 
-def slug(name: str, *, longest: int = LONGEST_SLUG) -> str:
+def make_slug(name: str, *, longest: int = LONGEST_SLUG) -> str:
     """A name as a file, host or object may have it (RFC 1123); one that had to be changed gets a hash, so that
     different names stay different.
     """

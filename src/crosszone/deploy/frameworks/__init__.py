@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from crosszone.deploy.bundle import Option, build_option
-from crosszone.deploy.launch import Agent, Launch, unsupported
+from crosszone.deploy.launch import Agent, Launch, build_refusal
 from crosszone.deploy.shell import Raw
 
 # What a bundle can be made for; torchft trains plans with local updates.
@@ -106,12 +106,12 @@ def list_local_update_options(launch: Launch) -> tuple[Option, ...]:
     if local_update is None:
         return ()
     if local_update.delay >= local_update.steps:
-        raise unsupported(
+        raise build_refusal(
             "averaging_delay", "strategy.local_update.delay", local_update.delay, steps=local_update.steps
         )
     if local_update.dtype not in EXCHANGE_DTYPES:
         field = "strategy.local_update.dtype"
-        raise unsupported("averaging_dtype", field, local_update.dtype, allowed=list(EXCHANGE_DTYPES))
+        raise build_refusal("averaging_dtype", field, local_update.dtype, allowed=list(EXCHANGE_DTYPES))
     params = {
         "steps": local_update.steps,
         "fragments": local_update.fragments,

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from crosszone.deploy.bundle import Option, OptionPlace, build_option
-from crosszone.deploy.launch import PASSED_ARGUMENTS, Agent, Launch, build_torchrun, unsupported
+from crosszone.deploy.launch import PASSED_ARGUMENTS, Agent, Launch, build_refusal, build_torchrun
 from crosszone.deploy.shell import Raw
 from crosszone.deploy.trainer_files import format_json
 from crosszone.inputs.shipped import read_shipped
@@ -105,10 +105,10 @@ def check_keys(config: Mapping[str, Any]) -> None:
     """Refuse a configuration with a key that is not on the list: DeepSpeed would ignore or refuse it."""
     for key in config:
         if key not in read_allowed_keys()["top"]:
-            raise unsupported("deepspeed_key", CONFIG, key, allowed=sorted(read_allowed_keys()["top"]))
+            raise build_refusal("deepspeed_key", CONFIG, key, allowed=sorted(read_allowed_keys()["top"]))
     for key in config.get("zero_optimization", {}):
         if key not in read_allowed_keys()["zero"]:
-            raise unsupported(
+            raise build_refusal(
                 "deepspeed_key", f"{CONFIG} zero_optimization", key, allowed=sorted(read_allowed_keys()["zero"])
             )
 
@@ -119,7 +119,7 @@ def check_batch(config: Mapping[str, Any], replicas: int) -> None:
     micro = config.get("train_micro_batch_size_per_gpu", batch // (steps * replicas))
     if batch != micro * steps * replicas:
         params = {"micro": micro, "steps": steps, "replicas": replicas, "product": micro * steps * replicas}
-        raise unsupported("deepspeed_batch", "train_batch_size", batch, **params)
+        raise build_refusal("deepspeed_batch", "train_batch_size", batch, **params)
 
 
 def _can_use_launcher(launch: Launch) -> bool:
@@ -150,18 +150,18 @@ def _require_supported(launch: Launch) -> None:
     s = launch.predictor.strategy
     communication, optimizer = s.communication, launch.scenario.job.optimizer
     if s.uneven:
-        raise unsupported("deepspeed_uneven", "strategy.replica_micro_batches", list(s.replica_micro_batches or ()))
+        raise build_refusal("deepspeed_uneven", "strategy.replica_micro_batches", list(s.replica_micro_batches or ()))
     if communication.bucket_mb is not None and _get_zero_stage(launch) == 0:
-        raise unsupported("deepspeed_bucket", "strategy.communication.bucket_mb", communication.bucket_mb)
+        raise build_refusal("deepspeed_bucket", "strategy.communication.bucket_mb", communication.bucket_mb)
     if _get_zero_stage(launch) and optimizer in MATRIX_OPTIMIZERS:
-        raise unsupported("deepspeed_by_matrix", "job.optimizer", optimizer, zero=_get_zero_stage(launch))
+        raise build_refusal("deepspeed_by_matrix", "job.optimizer", optimizer, zero=_get_zero_stage(launch))
     if s.offload != "none" and optimizer not in HOST_OPTIMIZERS:
-        raise unsupported("deepspeed_offload", "job.optimizer", optimizer, allowed=list(HOST_OPTIMIZERS))
+        raise build_refusal("deepspeed_offload", "job.optimizer", optimizer, allowed=list(HOST_OPTIMIZERS))
     sizes = {node.used_gpus for node in launch.nodes}
     if communication.compression == "int4" and (len(sizes) > 1 or any(len(node.agents) > 1 for node in launch.nodes)):
-        raise unsupported("deepspeed_qgz_nodes", "strategy.communication.compression", "int4", sizes=sorted(sizes))
+        raise build_refusal("deepspeed_qgz_nodes", "strategy.communication.compression", "int4", sizes=sorted(sizes))
     if communication.compression == "1-bit" and s.pp > 1 and launch.scenario.job.precision == "bf16":
-        raise unsupported("deepspeed_one_bit_pipeline", "strategy.communication.compression", "1-bit", pp=s.pp)
+        raise build_refusal("deepspeed_one_bit_pipeline", "strategy.communication.compression", "1-bit", pp=s.pp)
     if _is_mics(launch):
         _require_mics(launch)
     if s.tp > 1:
@@ -175,21 +175,23 @@ def _require_mics(launch: Launch) -> None:
     for key, quantised in (("compression", "int4"), ("weight_compression", "int8")):
         if getattr(s.communication, key) == quantised:
             field = f"strategy.communication.{key}"
-            raise unsupported("deepspeed_mics_plain", field, quantised, within=s.shard_within)
+            raise build_refusal("deepspeed_mics_plain", field, quantised, within=s.shard_within)
     if s.shard_within == "all":  # a number of replicas, wherever they lie
         return
     homes_of_ranks = predictor.placed.node if s.shard_within == "node" else predictor.placed.zone
     ranks = homes_of_ranks[0, :, 0, 0].tolist()
     sets = [ranks[first : first + size] for first in range(0, len(ranks), size)]
     if any(len(ranks_in_set) < size or len(set(ranks_in_set)) > 1 for ranks_in_set in sets):
-        raise unsupported("deepspeed_mics_ranks", "strategy.shard_within", s.shard_within, size=size, ranks=len(ranks))
+        raise build_refusal(
+            "deepspeed_mics_ranks", "strategy.shard_within", s.shard_within, size=size, ranks=len(ranks)
+        )
 
 
 def _require_autotp(launch: Launch) -> None:
     """AutoTP cuts plain projections by heads and makes groups of consecutive ranks; it knows no pipeline."""
     s, model, order = launch.predictor.strategy, launch.scenario.model, launch.predictor.placed.placement.order
     if s.pp > 1:  # legal for stacks with tensor-parallel layers of their own, which a bundle does not bring
-        raise unsupported("deepspeed_tp_pipeline", "strategy.pp", s.pp, tp=s.tp, stack=launch.scenario.job.stack)
+        raise build_refusal("deepspeed_tp_pipeline", "strategy.pp", s.pp, tp=s.tp, stack=launch.scenario.job.stack)
     heads = model.kv_heads % s.tp or model.heads % s.tp
     obstacles = {
         "mixture of experts": model.moe is not None,
@@ -200,9 +202,9 @@ def _require_autotp(launch: Launch) -> None:
     }
     reasons = [name for name, applies in obstacles.items() if applies]
     if reasons:
-        raise unsupported("deepspeed_tp_model", "strategy.tp", s.tp, what=reasons[0], model=model.name)
+        raise build_refusal("deepspeed_tp_model", "strategy.tp", s.tp, what=reasons[0], model=model.name)
     if (s.dp or 1) > 1 and order.index("dp") < order.index("tp"):
-        raise unsupported("deepspeed_tp_order", "placement.order", "-".join(order))
+        raise build_refusal("deepspeed_tp_order", "placement.order", "-".join(order))
 
 
 # ---- what it is told ----

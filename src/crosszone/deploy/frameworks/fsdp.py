@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from crosszone.deploy.bundle import Option
 from crosszone.deploy.frameworks import build_argument, list_local_update_options, list_pytorch_options
-from crosszone.deploy.launch import Agent, Launch, build_torchrun, unsupported
+from crosszone.deploy.launch import Agent, Launch, build_refusal, build_torchrun
 from crosszone.deploy.shell import Raw
 
 # torch.distributed.pipelining's classes.
@@ -46,11 +46,11 @@ def _require_supported(launch: Launch) -> None:
     """Refuse what FSDP2, or this trainer on it, cannot do."""
     s, job, model = launch.predictor.strategy, launch.scenario.job, launch.scenario.model
     if job.optimizer == "adafactor":
-        raise unsupported("fsdp_adafactor", "job.optimizer", job.optimizer)
+        raise build_refusal("fsdp_adafactor", "job.optimizer", job.optimizer)
     if not s.communication.overlap_gradients:
-        raise unsupported("fsdp_overlap", "strategy.communication.overlap_gradients", False)
+        raise build_refusal("fsdp_overlap", "strategy.communication.overlap_gradients", False)
     if s.tp > 1 and model.qk_norm == "full":
-        raise unsupported("fsdp_qk_norm", "strategy.tp", s.tp)
+        raise build_refusal("fsdp_qk_norm", "strategy.tp", s.tp)
 
 
 def _list_sharding_options(launch: Launch) -> Iterator[Option]:

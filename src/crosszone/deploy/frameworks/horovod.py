@@ -12,7 +12,7 @@ from typing import Any
 
 from crosszone.deploy.bundle import Option, build_option
 from crosszone.deploy.frameworks import build_argument, get_wire_compression, list_pytorch_options
-from crosszone.deploy.launch import PASSED_ARGUMENTS, Agent, Launch, unsupported
+from crosszone.deploy.launch import PASSED_ARGUMENTS, Agent, Launch, build_refusal
 from crosszone.deploy.shell import Raw
 
 VERSION = "0.28.1"  # The release whose flags these are; the last one
@@ -95,11 +95,11 @@ def _require_nodes(launch: Launch) -> None:
     for node in launch.nodes:
         where = f"cluster.zones.{node.zone}.nodes[{node.group}].hosts"
         if not launch.template and not HOST_PATTERN.fullmatch(node.address or ""):
-            raise unsupported("horovod_address", where, node.address)
+            raise build_refusal("horovod_address", where, node.address)
         if len(node.agents) > 1 or node.agents[0].gpus != tuple(range(node.used_gpus)):
             runs = [f"{agent.ranks[0]}-{agent.ranks[-1]}" for agent in node.agents]
             gpus = [gpu for agent in node.agents for gpu in agent.gpus]
-            raise unsupported("horovod_split_node", "placement", None, node=node.name, ranks=runs, gpus=gpus)
+            raise build_refusal("horovod_split_node", "placement", None, node=node.name, ranks=runs, gpus=gpus)
     names = sorted({node.interface for node in launch.nodes if node.interface is not None})
     if len(names) > 1:
-        raise unsupported("horovod_interfaces", "cluster.zones.nodes.hosts.interface", None, names=names)
+        raise build_refusal("horovod_interfaces", "cluster.zones.nodes.hosts.interface", None, names=names)

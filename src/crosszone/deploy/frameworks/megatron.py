@@ -20,8 +20,8 @@ from itertools import groupby
 from typing import Any
 
 from crosszone.deploy.bundle import Option, build_option
-from crosszone.deploy.launch import Agent, Launch, build_torchrun, unsupported
-from crosszone.deploy.shell import Raw, comment, quoted
+from crosszone.deploy.launch import Agent, Launch, build_refusal, build_torchrun
+from crosszone.deploy.shell import Raw, format_comment, quote_word
 from crosszone.deploy.trainer.tiny import scale_to_tiny
 from crosszone.deploy.trainer_files import build_trainer_settings, read_trainer_file
 from crosszone.errors import IllegalError, Notice
@@ -113,7 +113,7 @@ def build_command(launch: Launch, agent: Agent) -> tuple[str | Raw, ...] | None:
 def _list_sections(launch: Launch, shape: RunShape) -> list[tuple[str, tuple[Option, ...]]]:
     """Flags under the title they stand together."""
     if launch.settings.init_from is not None:
-        raise unsupported("megatron_init_from", "init_from", launch.settings.init_from)
+        raise build_refusal("megatron_init_from", "init_from", launch.settings.init_from)
     require_parallel(launch)
     s = launch.predictor.strategy
     model = build_model_options(shape.model, seq_len=shape.seq_len, tp=s.tp, ep=s.ep, language=launch.language)
@@ -191,13 +191,13 @@ def _list_variables(launch: Launch) -> Iterator[Option]:
 
 def _render_arguments(launch: Launch, sections: Sequence[tuple[str, tuple[Option, ...]]]) -> str:
     """One flag a line as a shell would read it, its reason above it; equal reasons are said once."""
-    lines = [comment(label("megatron_arguments", launch.language))]
+    lines = [format_comment(label("megatron_arguments", launch.language))]
     for title, options in sections:
-        lines += ["", comment(label(f"megatron_section_{title}", launch.language), mark="## ")]
+        lines += ["", format_comment(label(f"megatron_section_{title}", launch.language), mark="## ")]
         previous_reason = ""
         for option in options:
             if option.why != previous_reason:
-                lines.append(comment(option.why))
+                lines.append(format_comment(option.why))
             previous_reason = option.why
             lines.append(format_flag(option))
     return "\n".join(lines) + "\n"
@@ -206,7 +206,7 @@ def _render_arguments(launch: Launch, sections: Sequence[tuple[str, tuple[Option
 def format_flag(option: Option) -> str:
     """A flag with its value as a shell would read it."""
     values = [] if option.value is True else option.value if isinstance(option.value, list | tuple) else [option.value]
-    return " ".join([option.name, *map(quoted, values)])
+    return " ".join([option.name, *map(quote_word, values)])
 
 
 # ---- layers of each stage ----
@@ -486,7 +486,7 @@ def is_tp_pp_dp_mapping(launch: Launch) -> bool:
         if used == [axis for axis in supported if axis in used]:
             return is_mapped
     known_orders = ["-".join(supported_order) for supported_order in RANK_ORDERS]
-    raise unsupported("megatron_order", "placement.order", "-".join(order), allowed=known_orders, axes=list(AXES))
+    raise build_refusal("megatron_order", "placement.order", "-".join(order), allowed=known_orders, axes=list(AXES))
 
 
 def choose_group_size(stages: int, micro_batches: int) -> int:
@@ -504,28 +504,30 @@ def require_parallel(launch: Launch) -> None:
     model, optimizer, zero = predictor.case.model, predictor.case.job.optimizer, get_zero_stage(launch)
     is_mapped, copies = is_tp_pp_dp_mapping(launch), count_optimizer_instances(launch)
     if model.moe and s.tp > 1 and not s.sequence_parallel:
-        raise unsupported("megatron_moe_sequence", "strategy.sequence_parallel", False, tp=s.tp)
+        raise build_refusal("megatron_moe_sequence", "strategy.sequence_parallel", False, tp=s.tp)
     expert_ranks = s.expert_slices * s.ep
     if is_mapped and s.pp > 1 and model.moe and expert_ranks != s.tp * s.cp:
-        raise unsupported("megatron_expert_order", "placement.order", s.ep, held=expert_ranks, inner=s.tp * s.cp)
+        raise build_refusal("megatron_expert_order", "placement.order", s.ep, held=expert_ranks, inner=s.tp * s.cp)
     if copies > 1:
         zones = predictor.placed.zone[:, :, 0, 0].reshape(s.pp, copies, -1)
         if s.shard_within == "zone" and (zones != zones[:, :, :1]).any():
-            raise unsupported("megatron_instances_torn", "strategy.shard_within", s.shard_within, copies=copies)
+            raise build_refusal("megatron_instances_torn", "strategy.shard_within", s.shard_within, copies=copies)
         expert_replicas = s.tp * s.cp * (s.dp or 1) // expert_ranks
         if model.moe and expert_replicas % copies:
-            raise unsupported("megatron_expert_instances", "strategy.ep", s.ep, spread=expert_replicas, copies=copies)
+            raise build_refusal("megatron_expert_instances", "strategy.ep", s.ep, spread=expert_replicas, copies=copies)
     if optimizer not in (*PLAIN_OPTIMIZERS, "lion", "muon"):
-        raise unsupported("megatron_optimizer", "job.optimizer", optimizer, allowed=[*PLAIN_OPTIMIZERS, "lion", "muon"])
+        raise build_refusal(
+            "megatron_optimizer", "job.optimizer", optimizer, allowed=[*PLAIN_OPTIMIZERS, "lion", "muon"]
+        )
     is_plain = optimizer in PLAIN_OPTIMIZERS
     if not is_plain and (zero > 1 or copies > 1):
-        raise unsupported("megatron_plain_optimizer", "job.optimizer", optimizer, allowed=list(PLAIN_OPTIMIZERS))
+        raise build_refusal("megatron_plain_optimizer", "job.optimizer", optimizer, allowed=list(PLAIN_OPTIMIZERS))
     if s.offload != "none" and optimizer not in ("adam", "adamw"):
-        raise unsupported("megatron_plain_optimizer", "job.optimizer", optimizer, allowed=["adam", "adamw"])
+        raise build_refusal("megatron_plain_optimizer", "job.optimizer", optimizer, allowed=["adam", "adamw"])
     communication, precision = s.communication, predictor.case.job.precision
     if is_reduced_in_bf16(s) and precision in ("fp16", "fp32"):
         value = communication.gradient_dtype or communication.compression
-        raise unsupported("megatron_gradients", "strategy.communication.gradient_dtype", value, precision=precision)
+        raise build_refusal("megatron_gradients", "strategy.communication.gradient_dtype", value, precision=precision)
 
 
 def is_reduced_in_bf16(s: Strategy) -> bool:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from crosszone.deploy.bundle import Option, build_option
 from crosszone.deploy.environment import check_variable_name
 from crosszone.deploy.frameworks import build_argument, get_wire_compression, list_pytorch_options, list_wire_options
-from crosszone.deploy.launch import PASSED_ARGUMENTS, Agent, Launch, Node, unsupported
-from crosszone.deploy.shell import Raw, command_line, comment
+from crosszone.deploy.launch import PASSED_ARGUMENTS, Agent, Launch, Node, build_refusal
+from crosszone.deploy.shell import Raw, format_command, format_comment
 from crosszone.text import label
 
 LIGHTHOUSE = "lighthouse.sh"
@@ -39,8 +39,8 @@ def build_files(launch: Launch) -> dict[str, str]:
         word for option in build_options(launch) if option.where == "flag" for word in (option.name, str(option.value))
     ]
     folder, slash, _ = (launch.settings.python or "").rpartition("/")
-    start = command_line((f"{folder}{slash}torchft_lighthouse", *flags))
-    text = _SCRIPT.format(says=comment(label("bundle_lighthouse", launch.language)), start=start)
+    start = format_command((f"{folder}{slash}torchft_lighthouse", *flags))
+    text = _SCRIPT.format(says=format_comment(label("bundle_lighthouse", launch.language)), start=start)
     return {LIGHTHOUSE: text}
 
 
@@ -133,12 +133,12 @@ def _require_supported(launch: Launch) -> None:
     """Refuse what torchft, or this trainer on it, cannot do."""
     s, job, local_update = launch.predictor.strategy, launch.scenario.job, launch.predictor.strategy.local_update
     if local_update is None:
-        raise unsupported("torchft_without_local_update", "strategy.local_update")
+        raise build_refusal("torchft_without_local_update", "strategy.local_update")
     for axis in ("tp", "pp", "cp", "ep"):
         if getattr(s, axis) > 1:
-            raise unsupported("torchft_axis", f"strategy.{axis}", getattr(s, axis), axis=axis)
+            raise build_refusal("torchft_axis", f"strategy.{axis}", getattr(s, axis), axis=axis)
     if job.precision not in ("bf16", "bf16-amp", "bf16-pure", "fp32"):
-        raise unsupported("torchft_precision", "job.precision", job.precision)
+        raise build_refusal("torchft_precision", "job.precision", job.precision)
     fragment_steps = local_update.steps // local_update.fragments
     if local_update.delay >= fragment_steps:
         params = {
@@ -147,23 +147,25 @@ def _require_supported(launch: Launch) -> None:
             "each": fragment_steps,
             "most": fragment_steps - 1,
         }
-        raise unsupported("torchft_delay", "strategy.local_update.delay", local_update.delay, **params)
+        raise build_refusal("torchft_delay", "strategy.local_update.delay", local_update.delay, **params)
     if local_update.fragments > launch.scenario.model.layers:
         layers = launch.scenario.model.layers
-        raise unsupported("torchft_fragments", "strategy.local_update.fragments", local_update.fragments, layers=layers)
+        raise build_refusal(
+            "torchft_fragments", "strategy.local_update.fragments", local_update.fragments, layers=layers
+        )
     weight_dtype = "bf16" if job.precision == "bf16-pure" else "fp32"
     if local_update.dtype not in (weight_dtype, *QUANTIZED_DTYPES):
         allowed = [weight_dtype, *QUANTIZED_DTYPES]
         field = "strategy.local_update.dtype"
-        raise unsupported(
+        raise build_refusal(
             "torchft_dtype", field, local_update.dtype, kept=weight_dtype, precision=job.precision, allowed=allowed
         )
     if local_update.dtype in QUANTIZED_DTYPES and launch.scenario.model.moe is not None:
-        raise unsupported("torchft_experts", "strategy.local_update.dtype", local_update.dtype, kept=weight_dtype)
+        raise build_refusal("torchft_experts", "strategy.local_update.dtype", local_update.dtype, kept=weight_dtype)
     if s.offload != "none":
-        raise unsupported("torchft_offload", "strategy.offload", s.offload)
+        raise build_refusal("torchft_offload", "strategy.offload", s.offload)
     if not s.zero and get_wire_compression(launch) == "powersgd":
-        raise unsupported("torchft_powersgd", "strategy.communication.compression", "powersgd")
+        raise build_refusal("torchft_powersgd", "strategy.communication.compression", "powersgd")
     _require_equal_shares(launch)
 
 
@@ -177,7 +179,7 @@ def _require_equal_shares(launch: Launch) -> None:
         totals[launch.nodes[agent.node].zone] += sum(shares[rank] for rank in agent.ranks)
     if len(set(totals.values())) > 1:
         totals_by_zone = [f"{zone} {count}" for zone, count in totals.items()]
-        raise unsupported("torchft_shares", "strategy.replica_micro_batches", list(shares), shares=totals_by_zone)
+        raise build_refusal("torchft_shares", "strategy.replica_micro_batches", list(shares), shares=totals_by_zone)
 
 
 def _format_url_host(node: Node) -> str:

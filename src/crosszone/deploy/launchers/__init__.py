@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from crosszone.deploy.launch import Launch, Node
-from crosszone.deploy.shell import comment, slug
+from crosszone.deploy.shell import format_comment, make_slug
 from crosszone.errors import InvalidError, Notice
 
 # `nodes`: no launcher, the command of every node to type by hand.
@@ -61,7 +61,7 @@ def count_requested_gpus(node: Node) -> int:
 
 def make_job_name(launch: Launch) -> str:
     """The scenario's name as a job may have it: small letters, digits and dashes, a letter first (RFC 1035)."""
-    name = slug(launch.scenario.name, longest=MAX_JOB_NAME_LENGTH - 3)
+    name = make_slug(launch.scenario.name, longest=MAX_JOB_NAME_LENGTH - 3)
     return name if name[0].isalpha() else f"cz-{name}"
 
 
@@ -93,4 +93,4 @@ def render_yaml(head: str, *documents: dict[str, Any]) -> str:
     texts = [
         yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120) for document in documents
     ]
-    return f"{comment(head)}\n" + "---\n".join(texts)
+    return f"{format_comment(head)}\n" + "---\n".join(texts)

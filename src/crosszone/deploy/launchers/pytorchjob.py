@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from crosszone.deploy.launch import Launch, Node, unsupported
+from crosszone.deploy.launch import Launch, Node, build_refusal
 from crosszone.deploy.launchers import count_requested_gpus, group_equal_nodes, render_yaml
 from crosszone.deploy.launchers.kubernetes import build_metadata, build_pod_spec, list_upload_commands
 from crosszone.text import label
@@ -60,7 +60,7 @@ def _require_equal_nodes(launch: Launch) -> tuple[Node, ...]:
             "one": f"{first.name} ({first.zone}, {count_requested_gpus(first)} x {first.gpu})",
             "other": f"{other.name} ({other.zone}, {count_requested_gpus(other)} x {other.gpu})",
         }
-        raise unsupported("launch_unequal_nodes", "--launcher", "pytorchjob", **params)
+        raise build_refusal("launch_unequal_nodes", "--launcher", "pytorchjob", **params)
     return node_runs[0]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from crosszone.deploy.launch import Launch, Node, unsupported
+from crosszone.deploy.launch import Launch, Node, build_refusal
 from crosszone.deploy.launchers import group_equal_nodes, make_job_name, render_yaml
 from crosszone.inputs.shipped import read_shipped
 from crosszone.text import label
@@ -53,7 +53,7 @@ def read_accelerators() -> dict[str, str]:
 def _build_task(launch: Launch, number: int, run: tuple[Node, ...]) -> dict[str, Any]:
     node = run[0]
     if node.gpu not in read_accelerators():
-        raise unsupported("launch_no_accelerator", "--launcher", "skypilot", gpu=node.gpu, zone=node.zone)
+        raise build_refusal("launch_no_accelerator", "--launcher", "skypilot", gpu=node.gpu, zone=node.zone)
     resources: dict[str, Any] = {
         "accelerators": {read_accelerators()[node.gpu]: node.gpus},
         "ports": [launch.settings.port],

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from crosszone.deploy.launch import Launch, Node, unsupported
+from crosszone.deploy.launch import Launch, Node, build_refusal
 from crosszone.deploy.launchers import check_name, count_requested_gpus, group_equal_nodes, make_job_name
-from crosszone.deploy.shell import Raw, command_line, comment
+from crosszone.deploy.shell import Raw, format_command, format_comment
 from crosszone.text import label
 
 NEEDS_ADDRESSES = False
@@ -28,8 +28,8 @@ def build_files(launch: Launch) -> dict[str, str]:
     components = list(group_equal_nodes(launch))
     if len(components) > MAX_COMPONENTS:
         params = {"count": len(components), "limit": MAX_COMPONENTS}
-        raise unsupported("launch_many_components", "placement", None, **params)
-    lines = ["#!/bin/bash", comment(label("bundle_slurm", launch.language))]
+        raise build_refusal("launch_many_components", "placement", None, **params)
+    lines = ["#!/bin/bash", format_comment(label("bundle_slurm", launch.language))]
     for number, run in enumerate(components):
         if number:
             lines.append("#SBATCH hetjob")
@@ -54,7 +54,7 @@ def build_files(launch: Launch) -> dict[str, str]:
         "set -euo pipefail",
         _ENTER_FOLDER,
         *_render_master(launch, first),
-        command_line(step),
+        format_command(step),
     ]
     script = {JOB_FILE: "\n".join(lines) + "\n"}
     return script | ({NODE_FILE: _render_node_script(launch)} if _has_named_nodes(launch.nodes) else {})
@@ -116,11 +116,11 @@ def _render_master(launch: Launch, first: str) -> list[str]:
 def _render_node_script(launch: Launch) -> str:
     """The script of a task: which node this machine is."""
     cases = [f"  {node.host}) script={node.script} ;;" for node in launch.nodes]
-    head = ["#!/usr/bin/env bash", comment(label("bundle_slurm_node", launch.language)), "set -euo pipefail"]
+    head = ["#!/usr/bin/env bash", format_comment(label("bundle_slurm_node", launch.language)), "set -euo pipefail"]
     last = '  *) echo "$SLURMD_NODENAME is none of the machines of this bundle" >&2; exit 2 ;;'
     return "\n".join([*head, 'case "$SLURMD_NODENAME" in', *cases, last, "esac", 'exec bash "$script" "$@"']) + "\n"
 
 
 def _describe_nodes(run: tuple[Node, ...]) -> str:
     text = f"{run[0].script} - {run[-1].script}, {run[0].zone}, {run[0].gpu}"
-    return comment(" ".join(text.split()), mark="")
+    return format_comment(" ".join(text.split()), mark="")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from crosszone.deploy.launch import Launch, Node
 from crosszone.deploy.launchers import make_job_name
-from crosszone.deploy.shell import comment, quoted
+from crosszone.deploy.shell import format_comment, quote_word
 from crosszone.text import label
 
 NEEDS_ADDRESSES = True
@@ -17,9 +17,11 @@ def build_files(launch: Launch) -> dict[str, str]:
     """The list of nodes with what both scripts do, and the two scripts."""
     language, bash = launch.language, "#!/usr/bin/env bash"
     return {
-        NODES_FILE: "\n".join([comment(label("bundle_ssh_nodes", language)), *_render_nodes(launch), _NODES_SCRIPT]),
-        START_FILE: "\n".join([bash, comment(label("bundle_ssh_start", language)), _START_SCRIPT]),
-        STOP_FILE: "\n".join([bash, comment(label("bundle_ssh_stop", language)), _STOP_SCRIPT]),
+        NODES_FILE: "\n".join(
+            [format_comment(label("bundle_ssh_nodes", language)), *_render_nodes(launch), _NODES_SCRIPT]
+        ),
+        START_FILE: "\n".join([bash, format_comment(label("bundle_ssh_start", language)), _START_SCRIPT]),
+        STOP_FILE: "\n".join([bash, format_comment(label("bundle_ssh_stop", language)), _STOP_SCRIPT]),
     }
 
 
@@ -41,12 +43,12 @@ def _render_nodes(launch: Launch) -> list[str]:
     login = ["-p", settings.ssh_port, *(["-l", settings.user] if settings.user else [])]
     return [
         "# shellcheck shell=bash disable=SC2034",
-        f"name={quoted(make_job_name(launch))}",
-        f"folder={quoted(quoted(settings.workdir))}    # on the nodes, quoted for their shells",
-        f"python={quoted(quoted(settings.python or 'python3'))}",
-        f"login=({' '.join(map(quoted, login))})",
+        f"name={quote_word(make_job_name(launch))}",
+        f"folder={quote_word(quote_word(settings.workdir))}    # on the nodes, quoted for their shells",
+        f"python={quote_word(quote_word(settings.python or 'python3'))}",
+        f"login=({' '.join(map(quote_word, login))})",
         "addresses=(",
-        *(f"  {quoted(node.address or 'localhost')}" for node in launch.nodes),
+        *(f"  {quote_word(node.address or 'localhost')}" for node in launch.nodes),
         ")",
     ]
 

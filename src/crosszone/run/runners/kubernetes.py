@@ -76,7 +76,7 @@ class KubernetesRunner(TaskNodes):
     @cached_property
     def documents(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Runtime and job of the bundle's manifest."""
-        runtime, job = yaml.safe_load_all(self.work.bundle.file(JOB_FILE))
+        runtime, job = yaml.safe_load_all(self.work.bundle.get_text(JOB_FILE))
         return runtime, job
 
     @property

@@ -245,7 +245,7 @@ def _build_archive(bundle: Bundle, name: str) -> Response:
     title = f"{name} {bundle.framework}"
     folder = make_slug(title, "bundle")[:100]
     headers = build_attachment_header(title, "zip", "bundle")
-    return Response(bundle.archive(folder), media_type="application/zip", headers=headers)
+    return Response(bundle.pack_zip(folder), media_type="application/zip", headers=headers)
 
 
 @cache
