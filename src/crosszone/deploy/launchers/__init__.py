@@ -29,17 +29,20 @@ class LauncherFunctions(NamedTuple):
     list_start_commands: Callable[[Launch], tuple[str, ...]]
     """The commands a user types."""
     needs_addresses: bool
-    """It cannot find the nodes by itself."""
+    """It cannot find the nodes by itself: each is the machine that the scenario names."""
     places_nodes: Callable[[tuple[Node, ...]], bool]
-    """It decides which machine is which node, so that addresses and interfaces are known only at the start."""
+    """It decides which machine is which node, so that addresses and interfaces are known only at the start.
+
+    Of a launcher whose file does not say (only Slurm's does): where it needs no addresses.
+    """
 
 
 def load_launcher(name: str) -> LauncherFunctions:
     """The functions of a launcher."""
     module = import_module(f"crosszone.deploy.launchers.{name}")
-    return LauncherFunctions(
-        module.build_files, module.list_start_commands, module.NEEDS_ADDRESSES, module.places_nodes
-    )
+    needs_addresses: bool = module.NEEDS_ADDRESSES
+    places_nodes = getattr(module, "places_nodes", lambda _: not needs_addresses)
+    return LauncherFunctions(module.build_files, module.list_start_commands, needs_addresses, places_nodes)
 
 
 # ---- what a scheduler is asked for ----

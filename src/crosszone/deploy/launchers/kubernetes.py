@@ -32,12 +32,6 @@ def build_files(launch: Launch) -> dict[str, str]:
     }
 
 
-def places_nodes(nodes: tuple[Node, ...]) -> bool:
-    """What it starts has addresses and interfaces of its own, not those of the scenario's machines."""
-    del nodes
-    return True
-
-
 def list_start_commands(launch: Launch) -> tuple[str, ...]:
     """Store the bundle, start the job, follow its first node."""
     job_metadata = build_metadata(launch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crosszone.deploy.launch import Launch, Node
+from crosszone.deploy.launch import Launch
 
 NEEDS_ADDRESSES = True
 MAX_SHOWN_COMMANDS = 8  # Commands listed; of the others the pattern is plain
@@ -12,12 +12,6 @@ def build_files(launch: Launch) -> dict[str, str]:
     """Nothing beside the nodes' own scripts."""
     del launch
     return {}
-
-
-def places_nodes(nodes: tuple[Node, ...]) -> bool:
-    """Each node is the machine that the scenario names."""
-    del nodes
-    return False
 
 
 def list_start_commands(launch: Launch) -> tuple[str, ...]:

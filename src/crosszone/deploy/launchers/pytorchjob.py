@@ -36,12 +36,6 @@ def build_files(launch: Launch) -> dict[str, str]:
     return {JOB_FILE: render_yaml(label("bundle_pytorchjob", launch.language), job)}
 
 
-def places_nodes(nodes: tuple[Node, ...]) -> bool:
-    """What it starts has addresses and interfaces of its own, not those of the scenario's machines."""
-    del nodes
-    return True
-
-
 def list_start_commands(launch: Launch) -> tuple[str, ...]:
     """Store the bundle, start the job, follow its master."""
     job_metadata = build_metadata(launch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crosszone.deploy.launch import Launch, Node
+from crosszone.deploy.launch import Launch
 from crosszone.deploy.trainer_files import read_trainer_file
 
 NEEDS_ADDRESSES = True
@@ -13,12 +13,6 @@ def build_files(launch: Launch) -> dict[str, str]:
     """The job's program; which nodes there are it reads from nodes.json."""
     del launch
     return {JOB_FILE: read_trainer_file(JOB_FILE)}
-
-
-def places_nodes(nodes: tuple[Node, ...]) -> bool:
-    """Each node is the machine that the scenario names."""
-    del nodes
-    return False
 
 
 def list_start_commands(launch: Launch) -> tuple[str, ...]:

@@ -26,12 +26,6 @@ def build_files(launch: Launch) -> dict[str, str]:
     }
 
 
-def places_nodes(nodes: tuple[Node, ...]) -> bool:
-    """What it starts has addresses and interfaces of its own, not those of the scenario's machines."""
-    del nodes
-    return True
-
-
 def list_start_commands(launch: Launch) -> tuple[str, ...]:
     """Start the first task, ask for its address, start the others with it."""
     name, count = make_job_name(launch), len(list(group_equal_nodes(launch)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crosszone.deploy.launch import Launch, Node
+from crosszone.deploy.launch import Launch
 from crosszone.deploy.launchers import make_job_name
 from crosszone.deploy.shell import format_comment, quote_word
 from crosszone.text import label
@@ -23,12 +23,6 @@ def build_files(launch: Launch) -> dict[str, str]:
         START_FILE: "\n".join([bash, format_comment(label("bundle_ssh_start", language)), _START_SCRIPT]),
         STOP_FILE: "\n".join([bash, format_comment(label("bundle_ssh_stop", language)), _STOP_SCRIPT]),
     }
-
-
-def places_nodes(nodes: tuple[Node, ...]) -> bool:
-    """Each node is the machine that the scenario names."""
-    del nodes
-    return False
 
 
 def list_start_commands(launch: Launch) -> tuple[str, ...]:
