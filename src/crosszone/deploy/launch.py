@@ -104,7 +104,7 @@ class Launch:
     @cached_property
     def agents(self) -> tuple[Agent, ...]:
         """All launcher processes, in rank order."""
-        return tuple(sorted((agent for node in self.nodes for agent in node.agents), key=lambda agent_: agent_.number))
+        return tuple(sorted((agent for node in self.nodes for agent in node.agents), key=lambda agent: agent.number))
 
     @property
     def world_size(self) -> int:
@@ -163,14 +163,16 @@ def list_nodes(predictor: Predictor, *, template: bool = False) -> tuple[Node, .
     starts = np.flatnonzero(np.diff(machine, prepend=-1)).tolist()
     ends = [*starts[1:], len(machine)]
     agents_by_machine: dict[int, list[Agent]] = {}
+    node_numbers: dict[int, int] = {}
     for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        key = int(machine[start])
+        node = node_numbers.setdefault(key, len(node_numbers))
         gpus = tuple(located["gpu"][start:end].tolist())
-        machine_agents = agents_by_machine.setdefault(int(machine[start]), [])
-        machine_agents.append(Agent(number=number, node=0, first_rank=start, gpus=gpus))
+        agents_by_machine.setdefault(key, []).append(Agent(number=number, node=node, first_rank=start, gpus=gpus))
     groups = [(zone, number, group) for zone in placed.cluster.zones for number, group in enumerate(zone.nodes)]
     return tuple(
-        _build_node(number, key % 1_000_000, *groups[key // 1_000_000], agents, template)
-        for number, (key, agents) in enumerate(agents_by_machine.items())
+        _build_node(node_numbers[key], key % 1_000_000, *groups[key // 1_000_000], agents, template)
+        for key, agents in agents_by_machine.items()
     )
 
 
@@ -191,9 +193,7 @@ def _build_node(
         gpus=group.gpus,
         address=host.address if host else f"@ADDRESS_{number:03d}@" if template else None,
         interface=host.interface if host else None,
-        agents=tuple(
-            Agent(number=agent.number, node=number, first_rank=agent.first_rank, gpus=agent.gpus) for agent in agents
-        ),
+        agents=tuple(agents),
     )
 
 
@@ -306,8 +306,6 @@ PASSED_ARGUMENTS = Raw('"$@"')  # What is typed after the node's script goes on 
 
 def build_torchrun(launch: Launch, agent: Agent, *program: str | Raw) -> tuple[str | Raw, ...]:
     """The command of one agent; agents count as nodes, so that unequal and split nodes keep their planned ranks."""
-    python = launch.settings.python
-    start: tuple[str | Raw, ...] = ("torchrun",) if python is None else (python, "-m", "torch.distributed.run")
     if len(launch.agents) == 1:
         meet: tuple[str | Raw, ...] = ("--standalone", "--nproc-per-node", str(len(agent.gpus)))
     else:
@@ -318,4 +316,10 @@ def build_torchrun(launch: Launch, agent: Agent, *program: str | Raw) -> tuple[s
             *("--master-addr", Raw('"$MASTER_ADDR"')),
             *("--master-port", Raw('"$MASTER_PORT"')),
         )
-    return (*start, *meet, *program, PASSED_ARGUMENTS)
+    return (*list_program_words(launch, "torchrun", "torch.distributed.run"), *meet, *program, PASSED_ARGUMENTS)
+
+
+def list_program_words(launch: Launch, name: str, module: str) -> tuple[str, ...]:
+    """How a framework's launcher program is called: by its name, or as a module of the Python that was set."""
+    python = launch.settings.python
+    return (name,) if python is None else (python, "-m", module)

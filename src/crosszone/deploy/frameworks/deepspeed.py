@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from crosszone.deploy.bundle import Option, OptionPlace, build_option
-from crosszone.deploy.launch import PASSED_ARGUMENTS, Agent, Launch, build_refusal, build_torchrun
+from crosszone.deploy.bundle import Option, build_option
+from crosszone.deploy.launch import PASSED_ARGUMENTS, Agent, Launch, build_refusal, build_torchrun, list_program_words
 from crosszone.deploy.shell import Raw
 from crosszone.deploy.trainer_files import format_json
 from crosszone.inputs.shipped import read_shipped
@@ -62,11 +62,9 @@ def build_command(launch: Launch, agent: Agent) -> tuple[str | Raw, ...] | None:
     """DeepSpeed's launcher where it can say what runs where, else torchrun."""
     if not _can_use_launcher(launch):
         return build_torchrun(launch, agent, "train.py", "settings.json")
-    python = launch.settings.python
-    start = ("deepspeed",) if python is None else (python, "-m", "deepspeed.launcher.runner")
     # Without ssh a node's launcher reads from the host list how many processes each node has, and starts its own.
     return (
-        *start,
+        *list_program_words(launch, "deepspeed", "deepspeed.launcher.runner"),
         *("--hostfile", HOSTFILE, "--no_ssh", "--node_rank", str(agent.node)),
         *("--master_addr", Raw('"$MASTER_ADDR"'), "--master_port", Raw('"$MASTER_PORT"')),
         *("--no_local_rank", "train.py", "settings.json", PASSED_ARGUMENTS),
@@ -103,14 +101,15 @@ def read_allowed_keys() -> Mapping[str, Any]:
 
 def check_keys(config: Mapping[str, Any]) -> None:
     """Refuse a configuration with a key that is not on the list: DeepSpeed would ignore or refuse it."""
-    for key in config:
-        if key not in read_allowed_keys()["top"]:
-            raise build_refusal("deepspeed_key", CONFIG, key, allowed=sorted(read_allowed_keys()["top"]))
-    for key in config.get("zero_optimization", {}):
-        if key not in read_allowed_keys()["zero"]:
-            raise build_refusal(
-                "deepspeed_key", f"{CONFIG} zero_optimization", key, allowed=sorted(read_allowed_keys()["zero"])
-            )
+    allowed = read_allowed_keys()
+    zero = config.get("zero_optimization", {})
+    for where, keys, names in (
+        (CONFIG, config, allowed["top"]),
+        (f"{CONFIG} zero_optimization", zero, allowed["zero"]),
+    ):
+        for key in keys:
+            if key not in names:
+                raise build_refusal("deepspeed_key", where, key, allowed=sorted(names))
 
 
 def check_batch(config: Mapping[str, Any], replicas: int) -> None:
@@ -129,8 +128,14 @@ def _can_use_launcher(launch: Launch) -> bool:
     return launch.has_addresses and launch.whole_nodes and aligned and len(set(addresses)) == len(addresses)
 
 
-def _build_option(launch: Launch, where: OptionPlace, name: str, value: Any, key: str, **params: Any) -> Option:
-    return build_option(where, name, value, launch.language, key=f"ds_{key}", **params)
+def _build_key(launch: Launch, name: str, value: Any, key: str, **params: Any) -> Option:
+    """A key of ds_config.json."""
+    return build_option("key", name, value, launch.language, key=f"ds_{key}", **params)
+
+
+def _build_argument(launch: Launch, name: str, value: Any, key: str, **params: Any) -> Option:
+    """An argument in the trainer."""
+    return build_option("argument", name, value, launch.language, key=f"ds_{key}", **params)
 
 
 def _get_zero_stage(launch: Launch) -> int:
@@ -214,9 +219,9 @@ def _list_batch_options(launch: Launch) -> Iterator[Option]:
     s, job = launch.predictor.strategy, launch.scenario.job
     steps = launch.predictor.micro_batches
     params = {"global_batch": job.global_batch, "micro_batch": s.micro_batch, "steps": steps, "dp": s.dp or 1}
-    yield _build_option(launch, "key", "train_batch_size", job.global_batch, "train_batch_size", **params)
-    yield _build_option(launch, "key", "train_micro_batch_size_per_gpu", s.micro_batch, "micro_batch", **params)
-    yield _build_option(launch, "key", "gradient_accumulation_steps", steps, "accumulation", **params)
+    yield _build_key(launch, "train_batch_size", job.global_batch, "train_batch_size", **params)
+    yield _build_key(launch, "train_micro_batch_size_per_gpu", s.micro_batch, "micro_batch", **params)
+    yield _build_key(launch, "gradient_accumulation_steps", steps, "accumulation", **params)
 
 
 def _list_optimizer_options(launch: Launch) -> Iterator[Option]:
@@ -226,12 +231,10 @@ def _list_optimizer_options(launch: Launch) -> Iterator[Option]:
     if s.communication.compression == "1-bit":
         yield from _list_one_bit_options(launch)
     elif name is None:
-        yield _build_option(
-            launch, "argument", "deepspeed.initialize(optimizer)", kind, "client_optimizer", optimizer=kind
-        )
+        yield _build_argument(launch, "deepspeed.initialize(optimizer)", kind, "client_optimizer", optimizer=kind)
     else:
-        yield _build_option(
-            launch, "key", "optimizer.type", name, "host_optimizer" if is_offloaded else "optimizer", optimizer=kind
+        yield _build_key(
+            launch, "optimizer.type", name, "host_optimizer" if is_offloaded else "optimizer", optimizer=kind
         )
         params: dict[str, Any] = {"lr": training.lr, "weight_decay": training.weight_decay}
         if kind in ("adamw", "adam", "lion"):
@@ -242,10 +245,10 @@ def _list_optimizer_options(launch: Launch) -> Iterator[Option]:
             params["momentum"] = training.beta1
         if kind in ("adamw", "adam", "muon") and not is_offloaded:
             params["torch_adam"] = True
-        yield _build_option(launch, "key", "optimizer.params", params, "optimizer_params")
+        yield _build_key(launch, "optimizer.params", params, "optimizer_params")
     if _get_zero_stage(launch) and kind not in ZERO_TESTED_OPTIMIZERS and not is_offloaded:
-        yield _build_option(launch, "key", "zero_allow_untested_optimizer", True, "untested", optimizer=kind)
-    yield _build_option(launch, "key", "gradient_clipping", training.clip, "clip")
+        yield _build_key(launch, "zero_allow_untested_optimizer", True, "untested", optimizer=kind)
+    yield _build_key(launch, "gradient_clipping", training.clip, "clip")
 
 
 def _list_one_bit_options(launch: Launch) -> Iterator[Option]:
@@ -254,53 +257,49 @@ def _list_one_bit_options(launch: Launch) -> Iterator[Option]:
     freeze_step = max(1, round(ONE_BIT_WARMUP_SHARE * launch.steps), min(training.warmup_steps, launch.steps // 10))
     params = {"lr": training.lr, "weight_decay": training.weight_decay, "betas": [training.beta1, training.beta2]}
     params |= {"eps": training.eps, "freeze_step": freeze_step, "comm_backend_name": "nccl"}
-    yield _build_option(
-        launch, "key", "optimizer.type", ONE_BIT_OPTIMIZERS[kind], "one_bit", optimizer=kind, version=FIRST_WITHOUT_MICS
+    yield _build_key(
+        launch, "optimizer.type", ONE_BIT_OPTIMIZERS[kind], "one_bit", optimizer=kind, version=FIRST_WITHOUT_MICS
     )
-    yield _build_option(launch, "key", "optimizer.params", params, "one_bit_params", steps=freeze_step)
+    yield _build_key(launch, "optimizer.params", params, "one_bit_params", steps=freeze_step)
 
 
 def _list_precision_options(launch: Launch) -> Iterator[Option]:
     precision = launch.scenario.job.precision
     if precision == "bf16":
-        yield _build_option(launch, "key", "bf16", {"enabled": True}, "bf16")
+        yield _build_key(launch, "bf16", {"enabled": True}, "bf16")
     elif precision == "fp16":
-        yield _build_option(launch, "key", "fp16", {"enabled": True, "loss_scale": 0}, "fp16")
+        yield _build_key(launch, "fp16", {"enabled": True, "loss_scale": 0}, "fp16")
     elif precision == "bf16-amp":
-        yield _build_option(launch, "key", "torch_autocast", {"enabled": True, "dtype": "bfloat16"}, "autocast")
+        yield _build_key(launch, "torch_autocast", {"enabled": True, "dtype": "bfloat16"}, "autocast")
 
 
 def _list_zero_options(launch: Launch) -> Iterator[Option]:
     predictor = launch.predictor
     s, communication, stage = predictor.strategy, predictor.strategy.communication, _get_zero_stage(launch)
     shard_ranks = predictor.placed.shard_ranks if _is_mics(launch) else s.dp or 1
-    yield _build_option(launch, "key", "zero_optimization.stage", stage, f"zero_{stage}", dp=shard_ranks)
+    yield _build_key(launch, "zero_optimization.stage", stage, f"zero_{stage}", dp=shard_ranks)
     if stage == 0:
         return
     if _is_mics(launch):
         params = {"size": shard_ranks, "sets": (s.dp or 1) // shard_ranks, "version": FIRST_WITHOUT_MICS}
-        yield _build_option(
-            launch, "key", "zero_optimization.mics_shard_size", shard_ranks, f"mics_{s.shard_within}", **params
-        )
+        yield _build_key(launch, "zero_optimization.mics_shard_size", shard_ranks, f"mics_{s.shard_within}", **params)
     overlap = communication.overlap_gradients and s.pp == 1
     key = "overlap_pipeline" if s.pp > 1 else f"overlap_{str(overlap).lower()}"
-    yield _build_option(launch, "key", "zero_optimization.overlap_comm", overlap, key)
-    yield _build_option(launch, "key", "zero_optimization.reduce_scatter", True, "reduce_scatter")
+    yield _build_key(launch, "zero_optimization.overlap_comm", overlap, key)
+    yield _build_key(launch, "zero_optimization.reduce_scatter", True, "reduce_scatter")
     if communication.bucket_mb is not None:
         elements = round(communication.bucket_mb * 1e6 / _get_gradient_bytes(launch))
         params = {"mb": communication.bucket_mb, "bytes": _get_gradient_bytes(launch)}
-        yield _build_option(launch, "key", "zero_optimization.reduce_bucket_size", elements, "bucket", **params)
+        yield _build_key(launch, "zero_optimization.reduce_bucket_size", elements, "bucket", **params)
     if stage == 3:
         prefetch = PREFETCH_ELEMENTS if communication.overlap_parameters else 0
         key = f"prefetch_{str(communication.overlap_parameters).lower()}"
-        yield _build_option(
-            launch, "key", "zero_optimization.stage3_prefetch_bucket_size", prefetch, key, elements=prefetch
-        )
+        yield _build_key(launch, "zero_optimization.stage3_prefetch_bucket_size", prefetch, key, elements=prefetch)
     if s.offload != "none":
         offload = {"device": "cpu", "pin_memory": True}
-        yield _build_option(launch, "key", "zero_optimization.offload_optimizer", offload, "offload_optimizer")
+        yield _build_key(launch, "zero_optimization.offload_optimizer", offload, "offload_optimizer")
         if s.offload == "optimizer+weights":
-            yield _build_option(launch, "key", "zero_optimization.offload_param", offload, "offload_param")
+            yield _build_key(launch, "zero_optimization.offload_param", offload, "offload_param")
 
 
 def _list_wire_options(launch: Launch) -> Iterator[Option]:
@@ -310,11 +309,11 @@ def _list_wire_options(launch: Launch) -> Iterator[Option]:
         communication.compression if communication.compression in ("fp16", "bf16") else communication.gradient_dtype
     )
     if wire_dtype is not None:
-        yield _build_option(launch, "key", "communication_data_type", wire_dtype, "wire", dtype=wire_dtype)
+        yield _build_key(launch, "communication_data_type", wire_dtype, "wire", dtype=wire_dtype)
     if communication.compression == "int4":
-        yield _build_option(launch, "key", "zero_optimization.zero_quantized_gradients", True, "qgz")
+        yield _build_key(launch, "zero_optimization.zero_quantized_gradients", True, "qgz")
     if communication.weight_compression == "int8":
-        yield _build_option(launch, "key", "zero_optimization.zero_quantized_weights", True, "qwz")
+        yield _build_key(launch, "zero_optimization.zero_quantized_weights", True, "qwz")
 
 
 def _list_axis_options(launch: Launch) -> Iterator[Option]:
@@ -327,31 +326,27 @@ def _list_axis_options(launch: Launch) -> Iterator[Option]:
             {"patterns": [".*"], "partition_type": "skip"},
         ]
         tensor_parallel = {"autotp_size": s.tp, "partition_config": {"use_default_specs": False, "layer_specs": rules}}
-        yield _build_option(launch, "key", "tensor_parallel", tensor_parallel, "tp", tp=s.tp)
+        yield _build_key(launch, "tensor_parallel", tensor_parallel, "tp", tp=s.tp)
     if s.pp > 1:
         deepspeed_axes = {"pp": "pipe", "dp": "data"}
         axes = [deepspeed_axes[axis] for axis in reversed(order) if axis in deepspeed_axes]
         counts = list(s.layers_per_stage or ())
-        yield _build_option(
-            launch, "argument", "ProcessTopology(axes)", axes, "topology", first=axes[0], pp=s.pp, dp=s.dp or 1
-        )
-        yield _build_option(launch, "argument", "PipelineModule(layers)", counts or "even", "stages", pp=s.pp)
+        yield _build_argument(launch, "ProcessTopology(axes)", axes, "topology", first=axes[0], pp=s.pp, dp=s.dp or 1)
+        yield _build_argument(launch, "PipelineModule(layers)", counts or "even", "stages", pp=s.pp)
 
 
 def _list_run_options(launch: Launch) -> Iterator[Option]:
     s, training = launch.predictor.strategy, launch.settings.training
     if s.recompute != "none":
-        yield _build_option(launch, "argument", "torch.utils.checkpoint", s.recompute, "recompute")
+        yield _build_argument(launch, "torch.utils.checkpoint", s.recompute, "recompute")
     if s.tp == 1 and s.pp == 1:
-        yield _build_option(launch, "key", "checkpoint", {"use_node_local_storage": True}, "local_checkpoints")
+        yield _build_key(launch, "checkpoint", {"use_node_local_storage": True}, "local_checkpoints")
     else:
-        yield _build_option(launch, "argument", "--out", "shared by all nodes", "shared_checkpoints")
-    yield _build_option(launch, "key", "steps_per_print", training.checkpoint_every, "steps_per_print")
-    yield _build_option(launch, "key", "wall_clock_breakdown", False, "wall_clock_breakdown")
+        yield _build_argument(launch, "--out", "shared by all nodes", "shared_checkpoints")
+    yield _build_key(launch, "steps_per_print", training.checkpoint_every, "steps_per_print")
+    yield _build_key(launch, "wall_clock_breakdown", False, "wall_clock_breakdown")
     minutes = f"{launch.timeout_minutes} min"
-    yield _build_option(
-        launch, "argument", "init_process_group(timeout)", minutes, "timeout", minutes=launch.timeout_minutes
-    )
+    yield _build_argument(launch, "init_process_group(timeout)", minutes, "timeout", minutes=launch.timeout_minutes)
 
 
 def _get_gradient_bytes(launch: Launch) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from crosszone.deploy.bundle import Option, build_option
 from crosszone.deploy.frameworks import build_argument, get_wire_compression, list_pytorch_options
-from crosszone.deploy.launch import PASSED_ARGUMENTS, Agent, Launch, build_refusal
+from crosszone.deploy.launch import PASSED_ARGUMENTS, Agent, Launch, build_refusal, list_program_words
 from crosszone.deploy.shell import Raw
 
 VERSION = "0.28.1"  # The release whose flags these are; the last one
@@ -48,9 +48,8 @@ def build_command(launch: Launch, agent: Agent) -> tuple[str | Raw, ...] | None:
     for option in build_options(launch):
         if option.where == "flag":
             words += [option.name] if option.value is True else [option.name, str(option.value)]
-    python = launch.settings.python
-    start = ("horovodrun",) if python is None else (python, "-m", "horovod.runner.launch")
-    return (*start, *words, python or "python3", "train.py", "settings.json", PASSED_ARGUMENTS)
+    start = list_program_words(launch, "horovodrun", "horovod.runner.launch")
+    return (*start, *words, launch.settings.python or "python3", "train.py", "settings.json", PASSED_ARGUMENTS)
 
 
 def _list_flags(launch: Launch) -> tuple[Option, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from crosszone.deploy.bundle import Option, build_option
 from crosszone.deploy.environment import check_variable_name
 from crosszone.deploy.frameworks import build_argument, get_wire_compression, list_pytorch_options, list_wire_options
-from crosszone.deploy.launch import PASSED_ARGUMENTS, Agent, Launch, Node, build_refusal
+from crosszone.deploy.launch import PASSED_ARGUMENTS, Agent, Launch, Node, build_refusal, list_program_words
 from crosszone.deploy.shell import Raw, format_command, format_comment
 from crosszone.text import label
 
@@ -51,12 +51,10 @@ def build_command(launch: Launch, agent: Agent) -> tuple[str | Raw, ...] | None:
     """
     number = launch.zones.index(launch.nodes[agent.node].zone)
     first_node, zone_agents = _get_first_node(launch, number), _list_zone_agents(launch, number)
-    python = launch.settings.python
-    start = ("torchrun",) if python is None else (python, "-m", "torch.distributed.run")
     return (
         *(("bash", LIGHTHOUSE) if agent.number == 0 else ()),
         *("env", f"{check_variable_name('REPLICA_GROUP_ID')}={number}"),
-        *start,
+        *list_program_words(launch, "torchrun", "torch.distributed.run"),
         *("--nnodes", str(len(zone_agents)), "--node-rank", str(zone_agents.index(agent))),
         *("--nproc-per-node", str(len(agent.gpus))),
         *("--master-addr", str(first_node.address), "--master-port", str(launch.settings.port + number)),
