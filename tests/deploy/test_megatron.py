@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ from builders import zone
 from conftest import ROOT
 from crosszone import load_scenario
 from crosszone.deploy.frameworks import megatron
-from crosszone.deploy.frameworks.megatron import choose_group_size, format_layout, format_moe_pattern, parse_layout
+from crosszone.deploy.frameworks.megatron import format_layout, format_moe_pattern
 from crosszone.deploy.launch import Launch
 from crosszone.deploy.shell import format_command
 from crosszone.errors import IllegalError
 from crosszone.inputs.catalogue import catalogue
+from crosszone.schedule.orders import choose_group_size
 from deploy.megatron_plans import (
     ONE,
     PLANS,
@@ -345,6 +347,15 @@ def test_every_catalogue_model_has_flags_or_a_refusal_that_names_its_fields() ->
 )
 def test_a_layout_is_spelled_as_megatron_reads_it(layers: list[int], layout: str) -> None:
     assert format_layout(layers) == layout
+
+
+def parse_layout(layout: str) -> list[str]:
+    """The letters of each chunk of a layout, as Megatron-LM unrolls it: `["Ettt", "tt", "tt", "tL"]`."""
+    text = layout.replace(",", "")
+    # Groups first: Megatron-LM unrolls them before letters, and a group may hold a repeated letter.
+    for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
+        text = re.sub(pattern, lambda match: match[1] * int(match[2]), text)
+    return text.split("|")
 
 
 @given(st.lists(st.integers(0, 12), min_size=2, max_size=20))

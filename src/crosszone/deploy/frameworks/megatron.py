@@ -13,10 +13,9 @@ Names, meanings and conditions were read in Megatron-LM d98e8a64:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 from crosszone.deploy.bundle import Option, build_option
@@ -29,6 +28,7 @@ from crosszone.inputs.job import state_bytes
 from crosszone.inputs.model import Model
 from crosszone.inputs.strategy import AXES, Strategy
 from crosszone.predict.batch import get_bucket_bytes
+from crosszone.schedule.orders import choose_group_size
 from crosszone.text import label
 
 # The flags, and those of the same kind of run shrunk to seconds (`--tiny`).
@@ -114,17 +114,27 @@ def _list_sections(launch: Launch, shape: RunShape) -> list[tuple[str, tuple[Opt
     """Flags under the title they stand together."""
     if launch.settings.init_from is not None:
         raise build_refusal("megatron_init_from", "init_from", launch.settings.init_from)
-    require_parallel(launch)
     s = launch.predictor.strategy
-    model = build_model_options(shape.model, seq_len=shape.seq_len, tp=s.tp, ep=s.ep, language=launch.language)
+    require_parallel(launch)
+    require_gpt(shape.model, tp=s.tp, ep=s.ep)
+    sections: dict[str, Iterable[Flag]] = {
+        "model": _list_model_flags(shape.model, shape.seq_len, s.tp),
+        "data": _list_data_flags(launch, shape),
+        "batch": _list_batch_flags(launch, shape),
+        "parallel": _list_degree_flags(launch, shape.layers, shape.micro_batches),
+        "communication": chain(_list_sharding_flags(launch), _list_overlap_flags(launch), _list_gradient_flags(launch)),
+        "memory": _list_memory_flags(s),
+        "run": _list_run_flags(launch, shape),
+    }
     return [
-        ("model", model),
-        ("data", _build_flag_options(launch, _list_data_flags(launch, shape))),
-        ("batch", _build_flag_options(launch, _list_batch_flags(launch, shape))),
-        ("parallel", build_parallel_options(launch, shape.layers, shape.micro_batches)),
-        ("communication", build_communication_options(launch)),
-        ("memory", build_memory_options(launch)),
-        ("run", _build_flag_options(launch, _list_run_flags(launch, shape))),
+        (
+            title,
+            tuple(
+                build_option("flag", name, value, launch.language, key=f"megatron_{key}", **params)
+                for name, value, key, params in flags
+            ),
+        )
+        for title, flags in sections.items()
     ]
 
 
@@ -232,20 +242,6 @@ def format_layout(layers: Sequence[int]) -> str:
     return f"{text}{_format_run(layers[-1])}L"
 
 
-def parse_layout(layout: str) -> list[str]:
-    """The letters of each chunk of a layout, as Megatron-LM unrolls it: `["Ettt", "tt", "tt", "tL"]`."""
-    text = layout.replace(",", "")
-    # Groups first: Megatron-LM unrolls them before letters, and a group may hold a repeated letter.
-    for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
-        text = re.sub(pattern, lambda match: match[1] * int(match[2]), text)
-    return text.split("|")
-
-
-def is_even(layers: Sequence[int]) -> bool:
-    """Every chunk holds as many layers, which needs no layout."""
-    return len(set(layers)) == 1
-
-
 def _format_run(count: int) -> str:
     return "t" * count if count < 2 else f"t*{count}"
 
@@ -261,15 +257,6 @@ EPSILON = {"rmsnorm": 1e-5, "layernorm": 1e-5}
 BIAS_LAYERS = {(): "none", ("qkv",): "qkv", ("mlp", "out", "qkv"): "all"}
 VOCAB_MULTIPLE = 128
 AUX_LOSS_WEIGHT = 0.01  # Weight of the router's balancing loss that Megatron's help recommends to begin with
-
-
-def build_model_options(model: Model, *, seq_len: int, tp: int, ep: int, language: str) -> tuple[Option, ...]:
-    """Flags that make Megatron's GPT this model; `IllegalError` for what it cannot be."""
-    require_gpt(model, tp=tp, ep=ep)
-    return tuple(
-        build_option("flag", name, value, language, key=f"megatron_{key}", **params)
-        for name, value, key, params in _list_model_flags(model, seq_len, tp)
-    )
 
 
 def require_gpt(model: Model, *, tp: int, ep: int) -> None:
@@ -315,7 +302,7 @@ def _list_unsupported(m: Model, tp: int, ep: int) -> Iterator[tuple[str, str, An
 
 
 def _get_bias_layers(m: Model) -> str | None:
-    """Which linear layers have a bias: none, qkv or all; None for what cannot be told.
+    """Which linear layers have a bias: none, qkv, all or router; None where Megatron has no flags for them.
 
     With all of them the router has one too; on its own the router's is the correction that balances experts
     without a loss (DeepSeek-V3), which goes with sigmoid scores.
@@ -329,49 +316,48 @@ def _get_bias_layers(m: Model) -> str | None:
 
 
 def _list_model_flags(m: Model, seq_len: int, tp: int) -> Iterator[Flag]:
-    """Name, value, key of the sentence and its parameters."""
 
-    def of(name: str, value: Any, field: str) -> Flag:
+    def describe_field(name: str, value: Any, field: str) -> Flag:
         return name, value, "model", {"field": f"model.{field}"}
 
-    yield of("--num-layers", m.layers, "layers")
-    yield of("--hidden-size", m.hidden, "hidden")
-    yield of("--ffn-hidden-size", m.ffn_hidden, "ffn_hidden")
-    yield of("--num-attention-heads", m.heads, "heads")
-    yield of("--kv-channels", m.v_head_dim, "mla.v_head_dim" if m.mla else "head_dim")
+    yield describe_field("--num-layers", m.layers, "layers")
+    yield describe_field("--hidden-size", m.hidden, "hidden")
+    yield describe_field("--ffn-hidden-size", m.ffn_hidden, "ffn_hidden")
+    yield describe_field("--num-attention-heads", m.heads, "heads")
+    yield describe_field("--kv-channels", m.v_head_dim, "mla.v_head_dim" if m.mla else "head_dim")
     if m.kv_heads != m.heads and not m.mla:
-        yield of("--group-query-attention", True, "kv_heads")
-        yield of("--num-query-groups", m.kv_heads, "kv_heads")
+        yield describe_field("--group-query-attention", True, "kv_heads")
+        yield describe_field("--num-query-groups", m.kv_heads, "kv_heads")
     activation = ACTIVATIONS[m.activation]
     if activation is not None:
-        yield of(activation, True, "activation")
+        yield describe_field(activation, True, "activation")
     biases = _get_bias_layers(m)
     if m.activation == "squared-relu" and biases == "all":
         yield "--no-bias-gelu-fusion", True, "no_gelu_fusion", {}
-    yield of("--normalization", NORMS[m.norm], "norm")
+    yield describe_field("--normalization", NORMS[m.norm], "norm")
     yield "--norm-epsilon", EPSILON[m.norm], "norm_epsilon", {}
     if m.qk_norm == "head" or m.mla:  # of latent attention: the norms between its two projections
-        yield of("--qk-layernorm", True, "mla" if m.mla else "qk_norm")
+        yield describe_field("--qk-layernorm", True, "mla" if m.mla else "qk_norm")
     if biases != "all":
-        yield of("--disable-bias-linear", True, "bias")
+        yield describe_field("--disable-bias-linear", True, "bias")
     if biases == "qkv":
-        yield of("--add-qkv-bias", True, "bias")
-    yield of("--position-embedding-type", POSITIONS[m.positions], "positions")
+        yield describe_field("--add-qkv-bias", True, "bias")
+    yield describe_field("--position-embedding-type", POSITIONS[m.positions], "positions")
     rows = m.max_seq_len if m.positions == "learned" and m.max_seq_len else seq_len
     yield "--max-position-embeddings", max(rows, seq_len), "max_positions", {}
     if not m.tied_embeddings:
-        yield of("--untie-embeddings-and-output-weights", True, "tied_embeddings")
+        yield describe_field("--untie-embeddings-and-output-weights", True, "tied_embeddings")
     if m.attention_sinks:
-        yield of("--softmax-type", "learnable", "attention_sinks")
+        yield describe_field("--softmax-type", "learnable", "attention_sinks")
     if m.window is not None:
         yield "--window-size", f"{m.window.tokens - 1},0", "window", {"tokens": m.window.tokens}
         if m.window.full_every is not None:
-            yield of("--window-attn-skip-freq", m.window.full_every, "window.full_every")
+            yield describe_field("--window-attn-skip-freq", m.window.full_every, "window.full_every")
     yield "--attention-dropout", 0.0, "no_dropout", {}
     yield "--hidden-dropout", 0.0, "no_dropout", {}
-    yield of("--vocab-size", m.vocab, "vocab")
+    yield describe_field("--vocab-size", m.vocab, "vocab")
     if m.vocab_padded_to is not None:
-        yield of("--padded-vocab-size", m.vocab_padded_to, "vocab_padded_to")
+        yield describe_field("--padded-vocab-size", m.vocab_padded_to, "vocab_padded_to")
     else:
         padded = -(-m.vocab // (VOCAB_MULTIPLE * tp)) * VOCAB_MULTIPLE * tp
         yield "--make-vocab-size-divisible-by", VOCAB_MULTIPLE, "vocab_multiple", {"tp": tp, "rows": padded}
@@ -449,23 +435,6 @@ FSDP_STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
 PLAIN_OPTIMIZERS = ("adam", "adamw", "sgd", "sgd-momentum")
 
 
-def build_parallel_options(launch: Launch, layers: Sequence[int], micro_batches: int) -> tuple[Option, ...]:
-    """How ranks split the model: `layers` of each chunk in pipeline order, `micro_batches` of a replica a step."""
-    return _build_flag_options(launch, _list_degree_flags(launch, layers, micro_batches))
-
-
-def build_communication_options(launch: Launch) -> tuple[Option, ...]:
-    """Sharded states, overlap, buckets and gradients on the wire."""
-    return _build_flag_options(
-        launch, (*_list_sharding_flags(launch), *_list_overlap_flags(launch), *_list_gradient_flags(launch))
-    )
-
-
-def build_memory_options(launch: Launch) -> tuple[Option, ...]:
-    """Recomputation and host memory."""
-    return _build_flag_options(launch, _list_memory_flags(launch.predictor.strategy))
-
-
 def get_zero_stage(launch: Launch) -> int:
     """ZeRO stage in use."""
     return launch.predictor.strategy.zero or 0
@@ -487,15 +456,6 @@ def is_tp_pp_dp_mapping(launch: Launch) -> bool:
             return is_mapped
     known_orders = ["-".join(supported_order) for supported_order in RANK_ORDERS]
     raise build_refusal("megatron_order", "placement.order", "-".join(order), allowed=known_orders, axes=list(AXES))
-
-
-def choose_group_size(stages: int, micro_batches: int) -> int:
-    """Micro-batches that pass one chunk before the next: the fewest that leave no rest smaller than the pipeline."""
-    for size in range(stages, micro_batches):
-        remainder = micro_batches % size
-        if remainder == 0 or remainder >= stages:
-            return size
-    return micro_batches
 
 
 def require_parallel(launch: Launch) -> None:
@@ -535,14 +495,8 @@ def is_reduced_in_bf16(s: Strategy) -> bool:
     return "bf16" in (s.communication.gradient_dtype, s.communication.compression)
 
 
-def _build_flag_options(launch: Launch, flags: Iterable[Flag]) -> tuple[Option, ...]:
-    return tuple(
-        build_option("flag", name, value, launch.language, key=f"megatron_{key}", **params)
-        for name, value, key, params in flags
-    )
-
-
 def _list_degree_flags(launch: Launch, layers: Sequence[int], micro_batches: int) -> Iterator[Flag]:
+    """How ranks split the model: `layers` of each chunk in pipeline order, `micro_batches` of a replica a step."""
     s = launch.predictor.strategy
     dp, world = s.dp or 1, launch.world_size
     ranks = {"tp": s.tp, "pp": s.pp, "cp": s.cp, "dp": dp, "world": world}
@@ -550,7 +504,7 @@ def _list_degree_flags(launch: Launch, layers: Sequence[int], micro_batches: int
     if s.sequence_parallel:
         yield "--sequence-parallel", True, "sequence_parallel", {"tp": s.tp}
     yield "--pipeline-model-parallel-size", s.pp, "pp", ranks
-    if s.pp > 1 and not is_even(layers):
+    if s.pp > 1 and len(set(layers)) > 1:  # chunks of one size need no layout
         yield LAYOUT_FLAG, format_layout(layers), "layout", {"layers": list(layers)}
     elif s.interleave > 1:
         yield "--num-virtual-stages-per-pipeline-rank", s.interleave, "interleave", {"chunks": s.pp * s.interleave}
@@ -579,13 +533,9 @@ def _list_sharding_flags(launch: Launch) -> Iterator[Flag]:
         if copies > 1:
             yield "--outer-dp-sharding-strategy", "no_shard", "fsdp_outer", {"copies": copies}
     if copies > 1:
+        key = "instances_all" if s.shard_within == "all" else "instances"
         params = {"copies": copies, "each": (s.dp or 1) // copies}
-        yield (
-            "--num-distributed-optimizer-instances",
-            copies,
-            "instances_all" if s.shard_within == "all" else "instances",
-            params,
-        )
+        yield "--num-distributed-optimizer-instances", copies, key, params
 
 
 def _list_overlap_flags(launch: Launch) -> Iterator[Flag]:
