@@ -46,11 +46,10 @@ def build_bundle(
 
     `framework`: null: the plan's own. `template`: addresses that are missing are marked, to be filled in later.
     """
-    asked_framework = (
-        None if framework is None else _require_one_of("--framework", resolve_framework_name(framework), FRAMEWORKS)
-    )
+    if framework is not None:
+        framework = _require_one_of("--framework", resolve_framework_name(framework), FRAMEWORKS)
     launcher_module = load_launcher(_require_one_of("--launcher", launcher, LAUNCHERS))
-    loaded_plan = _apply_best_plan(loaded, asked_framework, plan_options)
+    loaded_plan = _apply_best_plan(loaded, framework, plan_options)
     answer = predict_answer(loaded_plan, language)
     plan_framework = answer.predictor.framework.name
     nodes = _list_launch_nodes(answer.predictor, launcher_module, template)
@@ -62,7 +61,7 @@ def build_bundle(
         ),
         predictor=answer.predictor,
         prediction=answer.prediction,
-        framework=asked_framework or plan_framework,
+        framework=framework or plan_framework,
         settings=settings or LaunchSettings(),
         nodes=nodes,
         language=language,
@@ -70,7 +69,7 @@ def build_bundle(
     )
     if launcher_module.needs_addresses and len(launch.nodes) > 1:
         launch.require_addresses(label("launch_by_hand", language) if launcher == NO_LAUNCHER else launcher)
-    if asked_framework is not None or answer.predictor.strategy.local_update is None:
+    if framework is not None or answer.predictor.strategy.local_update is None:
         return assemble_bundle(launch, launcher)
     return _build_local_update_bundle(launch, launcher)
 
@@ -260,9 +259,10 @@ def _describe_prediction(launch: Launch) -> str:
         (label("bundle_tokens", language), prediction.tokens_per_s, ""),
         (label("bundle_memory", language), prediction.memory_gib.peak, "GiB"),
     ]
-    head = ["", *(label(f"bundle_{part}", language) for part in ("low", "expected", "high"))]
+    parts = ("low", "expected", "high")
+    head = ["", *(label(f"bundle_{part}", language) for part in parts)]
     cells = [
-        [name, *(f"{format_digits(value)} {unit}".rstrip() for value in _split_triple(triple))]
+        [name, *(f"{format_digits(getattr(triple, part))} {unit}".rstrip() for part in parts)]
         for name, triple, unit in rows
     ]
     params = {
@@ -300,23 +300,13 @@ def _render_options(bundle: Bundle, language: str) -> str:
 
 def _render_files(bundle: Bundle, language: str) -> str:
     scripts = sum(file.path.startswith("nodes/") for file in bundle.files)
-    rows = [
-        [f"`{file.path}`", label(f"bundle_file_{file.path.replace('.', '_').replace('-', '_')}", language)]
-        for file in bundle.files
-        if not file.path.startswith("nodes/") and _has_label(file.path, language)
-    ]
+    labels = load_texts(language)["label"]
+    keys = {file.path: f"bundle_file_{file.path.replace('.', '_').replace('-', '_')}" for file in bundle.files}
+    # Modules of the trainer and the scripts in nodes/ have no label of their own.
+    rows = [[f"`{path}`", label(key, language)] for path, key in keys.items() if key in labels]
     rows.append([f"`nodes/000.sh` ... ({scripts})", label("bundle_file_nodes", language)])
     head = [label("bundle_file", language), label("bundle_option_why", language)]
     return _render_table(head, rows)
-
-
-def _has_label(path: str, language: str) -> bool:
-    """The file has a line of its own; modules of the trainer stand under train.py."""
-    return f"bundle_file_{path.replace('.', '_').replace('-', '_')}" in load_texts(language)["label"]
-
-
-def _split_triple(triple: Triple) -> tuple[float, float, float]:
-    return triple.low, triple.expected, triple.high
 
 
 def _format_value(value: Any) -> str:
