@@ -323,7 +323,7 @@ def check_metrics_are_lines_of_json_and_a_torn_last_line_is_ended():
     metrics.begin(1)
     with metrics.record_span("forward", micro_batch=0):
         pass
-    metrics.end(loss=torch.tensor(2.5), lr=0.1, grad_norm=float("nan"))
+    metrics.write(metrics.close(), loss=torch.tensor(2.5), lr=0.1, grad_norm=float("nan"))
     torn, header, row = file.read_text().splitlines()
     assert torn == '{"torn' and json.loads(header)["lanes"][0]["name"] == "beijing-a, stage 0"
     row = json.loads(row)
@@ -339,7 +339,7 @@ def check_metrics_tell_a_checkpoints_time_and_stay_within_their_bound():
         metrics.begin(step)
         with metrics.record_span("forward", micro_batch=0):
             pass
-        metrics.end(loss=torch.tensor(2.5), lr=0.1, grad_norm=1.0)
+        metrics.write(metrics.close(), loss=torch.tensor(2.5), lr=0.1, grad_norm=1.0)
         if checkpoint.is_checkpoint_due(run, step, False):
             time.sleep(0.001)
     file = run.out / "metrics-stage-0.jsonl"

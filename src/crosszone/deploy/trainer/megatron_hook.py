@@ -29,11 +29,12 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from metrics_file import MetricsFile
+from metrics_file import MetricsFile, SpanRecorder
 
 FLAGS, TINY_FLAGS, SETTINGS = "megatron.args", "megatron-tiny.args", "settings.json"
 # Functions that are wrapped, as attributes of the module that calls them.
@@ -101,7 +102,7 @@ def count_step_tokens(flags: list[str]) -> int:
     return last["--seq-length"] * last["--global-batch-size"]
 
 
-class StageWatch:
+class StageWatch(SpanRecorder):
     """The stopwatch of one pipeline stage."""
 
     def __init__(self, settings: dict[str, Any], out: Path, *, rank: int, tiny: bool, tokens: int) -> None:
@@ -110,28 +111,14 @@ class StageWatch:
         self.stage, self.rank = at["pp"], rank
         self.last = self.stage == settings["strategy"]["pp"] - 1
         self.writes = all(at[axis] == 0 for axis in ("tp", "cp", "dp"))
-        self.lane = f"stage-{self.stage}"
-        self.cuda = False
-        self.zero: float | None = None
+        super().__init__(f"stage-{self.stage}")
         self.running = self.broken = False
-        self.began, self.first = 0.0, None
-        self.spans: list[tuple[str, Any, Any, dict[str, int]]] = []
         self.waiting: dict[int, dict[str, int]] = {}
         """What forward passes are of, by the tensor that came out, until their backward pass."""
         self.pass_counts: dict[str, int] = {}
         self.steps, self.previous = 0, 0.0
         self.optimizer: Any = None
         self.lines: MetricsFile | None = None
-
-    def mark(self) -> Any:
-        """The present moment: on a GPU, when the work queued so far is done."""
-        if not self.cuda:
-            return time.perf_counter()
-        import torch
-
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
 
     def begin(self) -> None:
         """A step begins; the first one follows a barrier of Megatron's own, so stages count from the same moment."""
@@ -141,12 +128,11 @@ class StageWatch:
         if self.cuda:
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
-        if self.zero is None:
+        if self.lines is None:
             self.zero = time.perf_counter()
             self.write_header()
-        self.spans, self.waiting, self.pass_counts = [], {}, {}
-        self.first = self.mark()
-        self.began = time.perf_counter() - self.zero
+        self.waiting, self.pass_counts = {}, {}
+        self.start_step()
         self.running = True
 
     def end(self, step: int, numbers: dict[str, float]) -> None:
@@ -156,30 +142,39 @@ class StageWatch:
         self.running = False
         if self.cuda:
             torch.cuda.synchronize()
-        ended = time.perf_counter() - (self.zero or 0.0)
-        rows = []
-        for kind, start, stop, about in self.spans:
-            times = {"start_s": round(self.get_seconds(start), 6), "end_s": round(self.get_seconds(stop), 6)}
-            rows.append({"lane": self.lane, "kind": kind, **times, **about})
-        rows.sort(key=lambda row: row["start_s"])
-        row = {"step": step, "start_s": round(self.began, 6), "end_s": round(ended, 6), "spans": rows, **numbers}
-        row |= {"tokens": self.tokens, "tokens_per_s": round(self.tokens / max(ended - self.began, 1e-9), 3)}
+        row = self.build_row(step) | numbers
+        row["spans"].sort(key=lambda span: span["start_s"])
+        seconds = max(row["end_s"] - row["start_s"], 1e-9)
+        row |= {"tokens": self.tokens, "tokens_per_s": round(self.tokens / seconds, 3)}
         if self.cuda:
             row["memory_gib"] = round(torch.cuda.max_memory_allocated() / GIB, 4)
-        self.open_metrics_file().write(row)
+        self.lines.write(row)
         if self.last:
             marks = list_benchmark_marks(row, self.previous)
             self.append("benchmark.csv", "".join(f"{label},{seconds:.6f}\n" for label, seconds in marks))
-        self.previous = ended
+        self.previous = row["end_s"]
 
-    def get_seconds(self, mark: Any) -> float:
-        """A mark in seconds since the start."""
-        if self.cuda:
-            return self.began + self.first.elapsed_time(mark) / 1e3
-        return mark - (self.zero or 0.0)
+    def describe_forward(self, arguments: dict[str, Any]) -> dict[str, int]:
+        """The micro-batch of a forward pass, and its chunk where stages have several."""
+        chunk, number = arguments.get("vp_stage"), arguments.get("current_microbatch")
+        key = f"forward {chunk}"
+        number = self.pass_counts.get(key, 0) if number is None else number
+        self.pass_counts[key] = number + 1
+        return {"micro_batch": int(number)} | ({} if chunk is None else {"chunk": int(chunk)})
+
+    def note_output(self, result: Any, about: dict[str, int]) -> None:
+        """Keep what a forward pass was of for the backward pass that is given its output."""
+        self.waiting[get_output_id(result[0] if isinstance(result, tuple) else result)] = about
+
+    def describe_backward(self, arguments: dict[str, Any]) -> dict[str, int]:
+        """That of the forward pass whose output it is given; one of an unknown output follows the last one."""
+        about = self.waiting.pop(get_output_id(arguments.get("output_tensor")), None)
+        about = about or {"micro_batch": self.pass_counts.get("backward", 0)}
+        self.pass_counts["backward"] = about["micro_batch"] + 1
+        return about
 
     def write_header(self) -> None:
-        """The first line of a start: lanes, and what the numbers are of."""
+        """Open the file; the first line of a start: lanes, and what the numbers are of."""
         import torch
 
         zones = self.settings.get("zones") or ["zone"]
@@ -196,17 +191,13 @@ class StageWatch:
         }
         lanes = [{"id": self.lane, "name": f"{zone}, stage {self.stage}", "group": "stages"}]
         first = {"version": 1, "kind": "measured", "name": str(self.settings.get("name") or "run"), "unit": "s"}
-        self.open_metrics_file().write({**first, "lanes": lanes, "meta": meta})
+        self.lines = MetricsFile(self.out / f"metrics-{self.lane}.jsonl", self.max_bytes)
+        self.lines.write({**first, "lanes": lanes, "meta": meta})
 
     @property
     def max_bytes(self) -> int:
         """How large a file of results may become."""
         return int(self.settings.get("training", {}).get("metrics_mib", METRICS_MIB) * MIB)
-
-    def open_metrics_file(self) -> MetricsFile:
-        """The file of metrics."""
-        self.lines = self.lines or MetricsFile(self.out / f"metrics-{self.lane}.jsonl", self.max_bytes)
-        return self.lines
 
     def append(self, name: str, text: str) -> None:
         """Add to a file of results; one that has become too large keeps its newer half."""
@@ -236,16 +227,17 @@ def get_coordinates(rank: int, settings: dict[str, Any]) -> dict[str, int]:
 def install(watch: StageWatch) -> list[str]:
     """Wrap what is there; returns what was missing, which is said once."""
     wrappers = {
-        "forward_step": wrap_forward_step,
-        "backward_step": wrap_backward_step,
-        "finalize_model_grads": wrap_finalize_grads,
-        "train_step": wrap_train_step,
+        "forward_step": partial(wrap_timed, watch, "forward", describe=watch.describe_forward, note=watch.note_output),
+        "backward_step": partial(wrap_timed, watch, "backward", describe=watch.describe_backward),
+        # What of the gradients is still to be reduced when the last backward pass has ended.
+        "finalize_model_grads": partial(wrap_timed, watch, "gradients"),
+        "train_step": partial(wrap_train_step, watch),
     }
     missing = []
     for module, name in PATCHES:
         try:
             holder = importlib.import_module(module)
-            setattr(holder, name, wrappers[name](watch, getattr(holder, name)))
+            setattr(holder, name, wrappers[name](getattr(holder, name)))
         except (ImportError, AttributeError) as error:
             missing.append(f"{module}.{name}")
             print_remark(f"{module}.{name} is not there ({error}); it is not timed")
@@ -268,78 +260,35 @@ def run_safely(watch: StageWatch, what: str, action: Callable[[], Any]) -> Any:
         return None
 
 
-def wrap_forward_step(watch: StageWatch, original: Callable[..., Any]) -> Callable[..., Any]:
-    """`forward_step`: the forward pass of one micro-batch through one chunk."""
-    signature = inspect.signature(original)
+def wrap_timed(
+    watch: StageWatch,
+    kind: str,
+    original: Callable[..., Any],
+    describe: Callable[[dict[str, Any]], dict[str, int]] | None = None,
+    note: Callable[[Any, dict[str, int]], None] | None = None,
+) -> Callable[..., Any]:
+    """A function whose calls are spans.
+
+    `describe`: which micro-batch a call is of, by its arguments; `note` is given the call's result with that.
+    """
+    signature = inspect.signature(original) if describe else None
 
     @functools.wraps(original)
-    def wrapped(*words: Any, **more: Any) -> Any:
+    def run_timed(*args: Any, **kwargs: Any) -> Any:
         if not watch.running:
-            return original(*words, **more)
-        start = run_safely(watch, "forward", watch.mark)
-        result = original(*words, **more)
-
-        def done() -> None:
-            bound = signature.bind_partial(*words, **more).arguments
-            chunk = bound.get("vp_stage")
-            key = f"forward {chunk}"
-            number = bound.get("current_microbatch")
-            number = watch.pass_counts.get(key, 0) if number is None else number
-            watch.pass_counts[key] = number + 1
-            about = {"micro_batch": int(number)} | ({} if chunk is None else {"chunk": int(chunk)})
-            watch.waiting[get_output_id(result[0] if isinstance(result, tuple) else result)] = about
-            watch.spans.append(("forward", start, watch.mark(), about))
-
-        run_safely(watch, "forward", done)
-        return result
-
-    return wrapped
-
-
-def wrap_backward_step(watch: StageWatch, original: Callable[..., Any]) -> Callable[..., Any]:
-    """`backward_step`: the backward pass of the micro-batch whose output it is given."""
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def wrapped(*words: Any, **more: Any) -> Any:
-        if not watch.running:
-            return original(*words, **more)
-        bound = run_safely(watch, "backward", lambda: signature.bind_partial(*words, **more).arguments) or {}
-        of = get_output_id(bound.get("output_tensor"))
-        start = run_safely(watch, "backward", watch.mark)
-        result = original(*words, **more)
-
-        def done() -> None:
-            about = watch.waiting.pop(of, None)
-            if about is None:
-                about = {"micro_batch": watch.pass_counts.get("backward", 0)}
-            watch.pass_counts["backward"] = about["micro_batch"] + 1
-            watch.spans.append(("backward", start, watch.mark(), about))
-
-        run_safely(watch, "backward", done)
-        return result
-
-    return wrapped
-
-
-def wrap_finalize_grads(watch: StageWatch, original: Callable[..., Any]) -> Callable[..., Any]:
-    """`finalize_model_grads`: what of the gradients is still to be reduced when the last backward pass has ended."""
-    return wrap_timed(watch, "gradients", original)
-
-
-def wrap_timed(watch: StageWatch, kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """A function whose calls are spans."""
-
-    @functools.wraps(original)
-    def wrapped(*words: Any, **more: Any) -> Any:
-        if not watch.running:
-            return original(*words, **more)
+            return original(*args, **kwargs)
+        about = {}
+        if describe:
+            # Before the call: backward_step may put the scaled loss in the place of the output it was given.
+            about = run_safely(watch, kind, lambda: describe(signature.bind_partial(*args, **kwargs).arguments))
         start = run_safely(watch, kind, watch.mark)
-        result = original(*words, **more)
-        run_safely(watch, kind, lambda: watch.spans.append((kind, start, watch.mark(), {})))
+        result = original(*args, **kwargs)
+        run_safely(watch, kind, lambda: watch.spans.append((kind, start, watch.mark(), about)))
+        if note:
+            run_safely(watch, kind, lambda: note(result, about))
         return result
 
-    return wrapped
+    return run_timed
 
 
 def wrap_train_step(watch: StageWatch, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -347,11 +296,11 @@ def wrap_train_step(watch: StageWatch, original: Callable[..., Any]) -> Callable
     signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def wrapped(*words: Any, **more: Any) -> Any:
-        bound = run_safely(watch, "step", lambda: signature.bind_partial(*words, **more).arguments) or {}
+    def run_timed(*args: Any, **kwargs: Any) -> Any:
+        bound = run_safely(watch, "step", lambda: signature.bind_partial(*args, **kwargs).arguments) or {}
         run_safely(watch, "step", lambda: watch_optimizer(watch, bound.get("optimizer")))
         run_safely(watch, "step", watch.begin)
-        result = original(*words, **more)
+        result = original(*args, **kwargs)
         if watch.running:
             number = bound.get("iteration")
             number = watch.steps if number is None else number
@@ -359,7 +308,7 @@ def wrap_train_step(watch: StageWatch, original: Callable[..., Any]) -> Callable
             run_safely(watch, "step", lambda: watch.end(int(number) + 1, read_step_numbers(result, bound)))
         return result
 
-    return wrapped
+    return run_timed
 
 
 def watch_optimizer(watch: StageWatch, optimizer: Any) -> None:

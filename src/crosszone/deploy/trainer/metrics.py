@@ -3,7 +3,8 @@
     metrics = StepMetrics(run)                               # all ranks, together
     metrics.begin(step)
     with metrics.record_span("forward", micro_batch=0): ...  # data forward backward gradients optimizer
-    metrics.end(loss=loss, lr=lr, grad_norm=norm, tokens=n)  # numbers may be tensors; prints the line of the step
+    row = metrics.close()
+    metrics.write(row, loss=loss, lr=lr, grad_norm=norm)     # numbers may be tensors; prints the line of the step
 
 `OUT/metrics-stage-K.jsonl` is written by the first rank of each pipeline stage: every start appends a header line (the
 lanes, and what the times count from) and then its steps, so nothing is lost by a crash. Beyond training.metrics_mib
@@ -21,42 +22,36 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from metrics_file import MetricsFile
+from metrics_file import MetricsFile, SpanRecorder
 from run import TrainerRun
 
 GIB, MIB = 2**30, 2**20
 METRICS_MIB = 16  # MiB of a file, where settings.json does not say
 
 
-class StepMetrics:
+class StepMetrics(SpanRecorder):
     """Times of this rank's pipeline stage; silent on ranks that write no file and print nothing."""
 
-    def __init__(self, run: TrainerRun, *, framework: str | None = None) -> None:
-        self.run = run
-        self.stage = run.coordinates["pp"]
-        self.lane = f"stage-{self.stage}"
-        self.cuda = run.device.type == "cuda"
-        self.writes = run.rank == run.list_ranks(pp=self.stage)[0]
-        self.spans: list[tuple[str, Any, Any, dict[str, int | str]]] = []
-        self.step, self.step_start = 0, 0.0
-        self.first: Any = None
-        self.checkpoint_s = 0.0
+    def __init__(self, run: TrainerRun) -> None:
+        self.run, self.stage = run, run.coordinates["pp"]
+        super().__init__(f"stage-{self.stage}", cuda=run.device.type == "cuda")
+        self.step, self.checkpoint_s = 0, 0.0
         self.lines = None
-        if self.writes:
+        if run.rank == run.list_ranks(pp=self.stage)[0]:
             max_bytes = int(run.training.get("metrics_mib", METRICS_MIB) * MIB)
             self.lines = MetricsFile(run.out / f"metrics-{self.lane}.jsonl", max_bytes)
         run.wait_for_ranks()
         self.zero = time.perf_counter()
         if self.lines:
-            self.lines.write(self.build_header(framework or run.settings["framework"]))
+            self.lines.write(self.build_header())
 
-    def build_header(self, framework: str) -> dict[str, Any]:
+    def build_header(self) -> dict[str, Any]:
         """The first line of a start."""
         zones = self.run.settings.get("zones") or ["zone"]
         zone = zones[self.run.zone_of_rank[self.run.rank]]
         strategy = self.run.settings.get("strategy") or {}
         meta: dict[str, str | int | float | bool] = {
-            "framework": framework,
+            "framework": self.run.settings["framework"],
             "model": str(self.run.settings["model"].get("name") or "own"),
             **{key: strategy[key] for key in ("dp", "tp", "pp", "cp", "ep", "micro_batch") if key in strategy},
             "stage": self.stage,
@@ -73,22 +68,12 @@ class StepMetrics:
 
     def begin(self, step: int) -> None:
         """A step begins."""
-        self.step, self.spans = step, []
+        self.step = step
         saving, self.run.saving_since = self.run.saving_since, None
         self.checkpoint_s = 0.0 if saving is None else time.perf_counter() - saving
         if self.cuda:
-            # The GPU is idle here (the last step ended with a synchronisation), so host and event times meet.
             torch.cuda.reset_peak_memory_stats(self.run.device)
-            self.first = self.mark()
-        self.step_start = time.perf_counter() - self.zero
-
-    def mark(self) -> Any:
-        """The present moment: on a GPU, when the work queued so far is done."""
-        if not self.cuda:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
+        self.start_step()  # the last step ended with a synchronisation, so the GPU is idle
 
     def add(self, kind: str, start: Any, end: Any, **about: int | str) -> None:
         """A span between two marks; `about` may hold micro_batch, chunk, name."""
@@ -101,29 +86,12 @@ class StepMetrics:
         yield
         self.add(kind, start, self.mark(), **about)
 
-    def end(self, **numbers: Any) -> dict[str, Any]:
-        """The step has ended: write and print its line. See `write` for the numbers."""
-        row = self.close()
-        self.write(row, **numbers)
-        return row
-
     def close(self) -> dict[str, Any]:
         """The times of the step that ends here, for `write` once its numbers are known."""
         if self.cuda:
             torch.cuda.synchronize(self.run.device)
-        end = time.perf_counter() - self.zero
-        spans = []
-        for kind, start, stop, about in self.spans:
-            times = {"start_s": round(self.get_seconds(start), 6), "end_s": round(self.get_seconds(stop), 6)}
-            spans.append({"lane": self.lane, "kind": kind, **times, **about})
-        row = {"step": self.step, "start_s": round(self.step_start, 6), "end_s": round(end, 6), "spans": spans}
+        row = self.build_row(self.step)
         return row | ({"checkpoint_s": round(self.checkpoint_s, 6)} if self.checkpoint_s else {})
-
-    def get_seconds(self, mark: Any) -> float:
-        """A mark in seconds since the start."""
-        if self.cuda:
-            return self.step_start + self.first.elapsed_time(mark) / 1e3
-        return mark - self.zero
 
     def write(self, row: dict[str, Any], **numbers: Any) -> None:
         """Write and print a step: loss, lr, grad_norm, tokens (of the step over all ranks), and what else there is."""

@@ -6,13 +6,15 @@
 
 When it is full, older steps lose their spans (what is left are the seconds of each kind) and, where that is not enough,
 only every 2nd, 4th, ... of them stays; the first steps, the first one of every start and the newest ones remain. The
-file is replaced as a whole, so a crash leaves the old one or the new one. Needs the standard library only.
+file is replaced as a whole, so a crash leaves the old one or the new one. Needs the standard library only, but for
+spans on a GPU.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,47 @@ FIRST = 10  # Steps from the first on that are never left out
 ORDER = (
     "forward", "backward", "weight", "optimizer", "send", "tensor", "experts", "gradients", "parameters", "data",
 )  # fmt: skip
+
+
+class SpanRecorder:
+    """Times of the parts of a step on one pipeline stage; on a GPU spans lie between CUDA events, read once a step."""
+
+    def __init__(self, lane: str, *, cuda: bool = False) -> None:
+        self.lane, self.cuda = lane, cuda
+        self.zero = 0.0
+        """What seconds count from, by time.perf_counter."""
+        self.step_start, self.first = 0.0, None
+        self.spans: list[tuple[str, Any, Any, dict[str, Any]]] = []
+
+    def start_step(self) -> None:
+        """A step begins. The GPU must be idle, so that times of host and events meet."""
+        self.spans, self.first = [], self.mark()
+        self.step_start = time.perf_counter() - self.zero
+
+    def mark(self) -> Any:
+        """The present moment: on a GPU, when the work queued so far is done."""
+        if not self.cuda:
+            return time.perf_counter()
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def get_seconds(self, mark: Any) -> float:
+        """A mark in seconds since the start."""
+        if self.cuda:
+            return self.step_start + self.first.elapsed_time(mark) / 1e3
+        return mark - self.zero
+
+    def build_row(self, step: int) -> dict[str, Any]:
+        """The line of the step that ends here; on a GPU its work must be done."""
+        end = time.perf_counter() - self.zero
+        spans = []
+        for kind, start, stop, about in self.spans:
+            times = {"start_s": round(self.get_seconds(start), 6), "end_s": round(self.get_seconds(stop), 6)}
+            spans.append({"lane": self.lane, "kind": kind, **times, **about})
+        return {"step": step, "start_s": round(self.step_start, 6), "end_s": round(end, 6), "spans": spans}
 
 
 class MetricsFile:
