@@ -49,7 +49,7 @@ ENVIRONMENT_FILE = "env.sh"
 
 
 def list_variable_options(launch: Launch) -> tuple[Option, ...]:
-    """What NCCL and Gloo are told, whatever the framework."""
+    """Variables of NCCL and Gloo, whatever the framework."""
     communication, language = launch.predictor.strategy.communication, launch.language
     has_several_nodes = len(launch.nodes) > 1
     options = []
@@ -62,15 +62,8 @@ def list_variable_options(launch: Launch) -> tuple[Option, ...]:
         options.append(build_option("variable", "NCCL_SOCKET_NTHREADS", threads, language, **params))
         options.append(build_option("variable", "NCCL_NSOCKS_PERTHREAD", sockets, language, **params))
     if communication.algorithm != "auto":
-        options.append(
-            build_option(
-                "variable",
-                "NCCL_ALGO",
-                communication.algorithm.capitalize(),
-                language,
-                algorithm=communication.algorithm,
-            )
-        )
+        algorithm = communication.algorithm
+        options.append(build_option("variable", "NCCL_ALGO", algorithm.capitalize(), language, algorithm=algorithm))
     return tuple(options)
 
 
@@ -80,11 +73,8 @@ def render_environment(launch: Launch, options: Sequence[Option]) -> str:
     lines = ["# shellcheck shell=bash", format_comment(label("bundle_environment", launch.language)), ""]
     for option in options:
         if option.where == "variable" and not option.name.endswith(interface_suffix):
-            lines += [
-                format_comment(option.why),
-                f"export {check_variable_name(option.name)}={quote_word(option.value)}",
-                "",
-            ]
+            setting = f"{check_variable_name(option.name)}={quote_word(option.value)}"
+            lines += [format_comment(option.why), f"export {setting}", ""]
     if any(option.name.endswith(interface_suffix) for option in options):
         lines.append(_INTERFACE)
         for option in options:
@@ -141,10 +131,8 @@ def _list_settings(launch: Launch) -> Iterator[tuple[str, str, str]]:
         buffer_bytes = round(communication.socket_buffer_mb * 1e6)
         reason = render_sentence("option", "socket_buffer", "why", language, {"mb": communication.socket_buffer_mb})
         tcp_limits = f'net.ipv4.tcp_rmem="4096 131072 {buffer_bytes}" net.ipv4.tcp_wmem="4096 65536 {buffer_bytes}"'
-        planned["buffers"] = (
-            f"sysctl -w net.core.rmem_max={buffer_bytes} net.core.wmem_max={buffer_bytes} {tcp_limits}",
-            reason,
-        )
+        core_limits = f"net.core.rmem_max={buffer_bytes} net.core.wmem_max={buffer_bytes}"
+        planned["buffers"] = (f"sysctl -w {core_limits} {tcp_limits}", reason)
     for setting in list_host_settings(launch.predictor, language):
         if setting.setting.startswith("sysctl "):
             yield (setting.name, *planned.get(setting.name, (setting.setting, setting.why)))

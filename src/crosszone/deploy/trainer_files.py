@@ -39,10 +39,8 @@ def collect_trainer_files(framework: str) -> dict[str, str]:
     entry = ENTRY_FILES.get(framework)
     if entry is None:
         return {}
-    texts = {"train.py": read_trainer_file(entry)}
-    for name in sorted(_collect_imports(entry, set())):
-        texts[name] = read_trainer_file(name)
-    return texts
+    imported = sorted(_collect_imports(entry, set()))
+    return {"train.py": read_trainer_file(entry)} | {name: read_trainer_file(name) for name in imported}
 
 
 def _collect_imports(name: str, collected: set[str]) -> set[str]:
@@ -124,24 +122,24 @@ def format_json(document: dict[str, Any]) -> str:
 
 
 def _build_strategy(launch: Launch) -> dict[str, Any]:
-    p = launch.predictor
-    s, dp = p.strategy, p.strategy.dp or 1
+    predictor, s = launch.predictor, launch.predictor.strategy
+    dp = s.dp or 1
+    micro_batches = s.micro_batches(launch.scenario.job.global_batch)
     return {
-        **{axis: getattr(s, axis) for axis in ("tp", "pp")},
+        "tp": s.tp,
+        "pp": s.pp,
         "dp": dp,
         "cp": s.cp,
         "ep": s.ep,
         "micro_batch": s.micro_batch,
-        "micro_batches": s.micro_batches(launch.scenario.job.global_batch),
-        "replica_micro_batches": list(
-            s.replica_micro_batches or [s.micro_batches(launch.scenario.job.global_batch)] * dp
-        ),
+        "micro_batches": micro_batches,
+        "replica_micro_batches": list(s.replica_micro_batches or [micro_batches] * dp),
         "interleave": s.interleave,
         "schedule": s.pipeline_schedule,
-        "chunk_layers": list_virtual_stage_layers(p.case),
-        "zero": s.zero if s.zero is not None else p.framework.default_zero,
+        "chunk_layers": list_virtual_stage_layers(predictor.case),
+        "zero": s.zero if s.zero is not None else predictor.framework.default_zero,
         "shard_within": s.shard_within,
-        "shard_ranks": p.placed.shard_ranks,
+        "shard_ranks": predictor.placed.shard_ranks,
         "sequence_parallel": s.sequence_parallel,
         "recompute": s.recompute,
         "offload": s.offload,
