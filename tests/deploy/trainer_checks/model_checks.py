@@ -105,7 +105,7 @@ def check_every_way_to_attend_equals_the_plain_one():
                         bias = -torch.tensor([0.25, 0.0625, 0.015625, 0.00390625]).view(4, 1, 1) * gap.abs()
                         wide = [t.repeat_interleave(2, dim=1) for t in (k, v)]
                         wanted = plain_attention(q, *wide, 0.3, seen, bias if alibi else 0.0, sinks)
-                        same(core.attend(layer, q, k, v), wanted, 2e-6)
+                        same(core.AttentionCore.attend(layer, q, k, v), wanted, 2e-6)
 
 
 def check_slopes_of_six_heads_follow_the_paper():
@@ -120,9 +120,9 @@ def check_a_rank_with_some_heads_takes_their_slopes():
     layer.causal, layer.window, layer.sinks, layer.scale, layer.first_head = True, None, None, 0.3, 0
     layer.slopes = core.compute_alibi_slopes(4)
     q, k, v = (torch.randn(1, 4, 9, 8) for _ in range(3))
-    whole = core.attend(layer, q, k, v)
+    whole = core.AttentionCore.attend(layer, q, k, v)
     layer.first_head = 2
-    same(core.attend(layer, q[:, 2:], k[:, 2:], v[:, 2:]), whole[:, 2:])
+    same(core.AttentionCore.attend(layer, q[:, 2:], k[:, 2:], v[:, 2:]), whole[:, 2:])
 
 
 def check_grouped_heads_equal_all_heads_with_repeated_weights():

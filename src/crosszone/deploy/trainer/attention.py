@@ -34,12 +34,56 @@ def build_norm(model, device=None):
     return nn.LayerNorm(model["hidden"], bias=model["norm"] == "layernorm", device=device)
 
 
-class Attention(nn.Module):
+class AttentionCore(nn.Module):
+    """What every kind of attention shares: the mixing of values, given q, k and v [batch, heads, sequence, width].
+
+    A rank with a part of the heads sets `first_head` for ALiBi's slopes.
+    """
+
+    def __init__(self, model, layer, width):
+        super().__init__()
+        self.scale = width**-0.5
+        self.causal = model["kind"] == "decoder"
+        self.window = get_window(model, layer)
+        self.slopes = compute_alibi_slopes(model["heads"]) if model["positions"] == "alibi" else None
+        self.first_head = 0
+
+    def mix(self, q, k, v, recompute):
+        """The mixed values with the heads side by side; `recompute`: done again in the backward pass."""
+        if recompute:
+            y = checkpoint(self.attend, q, k, v, use_reentrant=False, preserve_rng_state=False)
+        else:
+            y = self.attend(q, k, v)
+        return y.transpose(1, 2).flatten(2)
+
+    def attend(self, q, k, v):
+        """Scaled dot-product attention of whole sequences, by the fastest exact way that the layer allows.
+
+        Replaceable. Keys and values may have fewer heads than queries, and values another width.
+        """
+        length, window = q.shape[2], self.window
+        if window is not None and length <= window:
+            window = None
+        sinks = get_local_part(self.sinks)
+        if self.slopes is not None:
+            slopes = tuple(self.slopes[self.first_head : self.first_head + q.shape[1]])
+            mask = _build_whole_alibi_mask(length, slopes, self.causal, window, q.device, q.dtype)
+            return compute_attention(q, k, v, self.scale, mask=mask, sinks=sinks)
+        if window is None:
+            return compute_attention(q, k, v, self.scale, causal=self.causal, sinks=sinks)
+        if self.causal:
+            return _compute_banded_attention(q, k, v, self.scale, window, sinks)
+        positions = torch.arange(length, device=q.device)
+        mask = build_attention_mask(positions, positions, False, window)
+        return compute_attention(q, k, v, self.scale, mask=mask, sinks=sinks)
+
+
+class Attention(AttentionCore):
     """Multi-head attention; fewer key/value heads than query heads make it grouped (GQA) or multi-query (MQA)."""
 
     def __init__(self, model, layer, device=None):
-        super().__init__()
         hidden, heads, kv_heads, width = (model[key] for key in ("hidden", "heads", "kv_heads", "head_dim"))
+        super().__init__(model, layer, width)
         bias = "qkv" in model["bias"]
         self.q = nn.Linear(hidden, heads * width, bias=bias, device=device)
         self.k = nn.Linear(hidden, kv_heads * width, bias=bias, device=device)
@@ -52,8 +96,6 @@ class Attention(nn.Module):
             self.k_norm = RMSNorm(kv_heads * width if is_full else width, device=device)
         self.sinks = nn.Parameter(torch.empty(heads, device=device)) if model["attention_sinks"] else None
         self.width = width
-        self.scale = width**-0.5
-        _describe(self, model, layer)
 
     def forward(self, x, rotary=None, recompute=False):
         """Attend from and to x [batch, sequence, hidden]; `recompute`: the core is done again in the backward pass."""
@@ -65,20 +107,15 @@ class Attention(nn.Module):
             q, k = self.q_norm(q), self.k_norm(k)
         if rotary is not None:
             q, k = apply_rotary(q, rotary), apply_rotary(k, rotary)
-        y = recompute_core(self.attend, q, k, v) if recompute else self.attend(q, k, v)
-        return self.out(y.transpose(1, 2).flatten(2))
-
-    def attend(self, q, k, v):
-        """Mix the values; replaceable. Keys and values may have fewer heads than queries."""
-        return attend(self, q, k, v)
+        return self.out(self.mix(q, k, v, recompute))
 
 
-class LatentAttention(nn.Module):
+class LatentAttention(AttentionCore):
     """Multi-head latent attention (DeepSeek-V2): queries, keys and values come out of low-rank projections."""
 
     def __init__(self, model, layer, device=None):
-        super().__init__()
         hidden, heads, mla = model["hidden"], model["heads"], model["mla"]
+        super().__init__(model, layer, mla["qk_nope_head_dim"] + mla["qk_rope_head_dim"])
         self.plain, self.rotary, self.value = mla["qk_nope_head_dim"], mla["qk_rope_head_dim"], mla["v_head_dim"]
         self.rank, q_rank = mla["kv_lora_rank"], mla["q_lora_rank"]
         self.width = self.plain + self.rotary
@@ -93,8 +130,6 @@ class LatentAttention(nn.Module):
         self.kv_up = nn.Linear(self.rank, heads * (self.plain + self.value), bias=False, device=device)
         self.out = nn.Linear(heads * self.value, hidden, bias=False, device=device)
         self.sinks = None
-        self.scale = self.width**-0.5
-        _describe(self, model, layer)
 
     def forward(self, x, rotary=None, recompute=False):
         """Attend from and to x [batch, sequence, hidden]; the rotary part of the key is shared by all heads."""
@@ -108,24 +143,7 @@ class LatentAttention(nn.Module):
             plain, turned = q.split([self.plain, self.rotary], dim=-1)
             q, shared = torch.cat([plain, apply_rotary(turned, rotary)], dim=-1), apply_rotary(shared, rotary)
         k = torch.cat([k, shared.expand(-1, k.shape[1], -1, -1)], dim=-1)
-        y = recompute_core(self.attend, q, k, v) if recompute else self.attend(q, k, v)
-        return self.out(y.transpose(1, 2).flatten(2))
-
-    def attend(self, q, k, v):
-        """Mix the values; replaceable. Queries and keys are wider than values."""
-        return attend(self, q, k, v)
-
-
-def _describe(attention, model, layer):
-    """What `attend` needs beside q, k and v. A rank with a part of the heads sets `first_head` for ALiBi's slopes."""
-    attention.causal = model["kind"] == "decoder"
-    attention.window = get_window(model, layer)
-    attention.slopes = compute_alibi_slopes(model["heads"]) if model["positions"] == "alibi" else None
-    attention.first_head = 0
-
-
-def recompute_core(attend_, q, k, v):
-    return checkpoint(attend_, q, k, v, use_reentrant=False, preserve_rng_state=False)
+        return self.out(self.mix(q, k, v, recompute))
 
 
 def get_window(model, layer):
@@ -172,27 +190,6 @@ def compute_alibi_slopes(heads):
 # ------------------------------------------------------------------------------------------------- the core
 
 
-def attend(attention, q, k, v):
-    """Scaled dot-product attention of whole sequences, by the fastest exact way that the layer allows."""
-    length, window = q.shape[2], attention.window
-    if window is not None and length <= window:
-        window = None
-    sinks = get_local_part(attention.sinks)
-    if attention.slopes is not None:
-        first = attention.first_head
-        slopes = tuple(attention.slopes[first : first + q.shape[1]])
-        mask = build_alibi_mask(length, slopes, attention.causal, window, q.device, q.dtype)
-        return compute_attention(q, k, v, attention.scale, mask=mask, sinks=sinks)
-    if window is None:
-        return compute_attention(q, k, v, attention.scale, causal=attention.causal, sinks=sinks)
-    if attention.causal:
-        return _compute_banded_attention(q, k, v, attention.scale, window, sinks)
-    positions = torch.arange(length, device=q.device)
-    return compute_attention(
-        q, k, v, attention.scale, mask=build_attention_mask(positions, positions, False, window), sinks=sinks
-    )
-
-
 def compute_attention(q, k, v, scale, *, causal=False, mask=None, sinks=None):
     """PyTorch's attention (flash kernels where there is no mask), with a sink per head where there is one."""
     if sinks is not None:
@@ -211,13 +208,18 @@ def build_attention_mask(q_positions, k_positions, causal, window):
     return visible if window is None else visible & (distance.abs() < window)
 
 
+def build_alibi_mask(q_positions, k_positions, slopes, causal, window, dtype):
+    """ALiBi's mask, [heads, queries, keys]: the further a key, the less it counts."""
+    distance = (q_positions.unsqueeze(1) - k_positions.unsqueeze(0)).abs()
+    bias = -torch.tensor(slopes, device=q_positions.device).view(-1, 1, 1) * distance
+    return bias.masked_fill(~build_attention_mask(q_positions, k_positions, causal, window), float("-inf")).to(dtype)
+
+
 @functools.lru_cache(maxsize=4)
-def build_alibi_mask(length, slopes, causal, window, device, dtype):
-    """ALiBi's mask, [heads, sequence, sequence]: the further a key, the less it counts. All layers share one."""
+def _build_whole_alibi_mask(length, slopes, causal, window, device, dtype):
+    """ALiBi's mask of a whole sequence, which all layers share."""
     positions = torch.arange(length, device=device)
-    distance = (positions.unsqueeze(1) - positions.unsqueeze(0)).abs()
-    bias = -torch.tensor(slopes, device=device).view(-1, 1, 1) * distance
-    return bias.masked_fill(~build_attention_mask(positions, positions, causal, window), float("-inf")).to(dtype)
+    return build_alibi_mask(positions, positions, slopes, causal, window, dtype)
 
 
 def _compute_banded_attention(q, k, v, scale, window, sinks):

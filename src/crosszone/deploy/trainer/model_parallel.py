@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from attention import build_attention_mask, compute_attention, get_local_part
+from attention import build_alibi_mask, build_attention_mask, compute_attention, get_local_part
 from run import Refusal
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -53,14 +53,14 @@ IGNORED = -100
 
 def split_model(model: nn.Module, mesh: DeviceMesh, *, sequence: bool) -> None:
     """Cut a Transformer (on device meta, before FSDP) over the ranks of a mesh of one dimension."""
-    about, ranks, rank = model.model, mesh.size(), mesh.get_local_rank()
-    _check(about, ranks)
+    sizes, ranks, rank = model.model, mesh.size(), mesh.get_local_rank()
+    _check_heads(sizes, ranks)
     stream: Placement = Shard(1) if sequence else Replicate()
     for block in model.layers.values():
         attention = block.attention
-        attention.first_head = rank * about["heads"] // ranks
-        copied = about["mla"] is None and about["kv_heads"] < ranks
-        _split_module(attention, mesh, stream, _get_head_rows(about, ranks, rank) if copied else None)
+        attention.first_head = rank * sizes["heads"] // ranks
+        copied = sizes["mla"] is None and sizes["kv_heads"] < ranks
+        _split_module(attention, mesh, stream, _get_head_rows(sizes, ranks, rank) if copied else None)
         if hasattr(block.mlp, "balance"):
             block.mlp.balance /= ranks  # every rank adds the whole gradient of that loss
         _split_module(block.mlp, mesh, stream)
@@ -71,20 +71,20 @@ def split_model(model: nn.Module, mesh: DeviceMesh, *, sequence: bool) -> None:
     if model.embed is not None:
         _split_embedding(model.embed, mesh)
         if sequence:
-            model._embed_tokens = _run_after(model._embed_tokens, lambda x: _redistribute(x, mesh, Replicate(), stream))
+            embed = model._embed_tokens
+            model._embed_tokens = lambda *args: _move_activation(embed(*args), mesh, Replicate(), stream)
     if model.head is not None:
         _split_head(model.head, mesh)
         if sequence:
-            model._compute_logits = _run_before(
-                model._compute_logits, lambda x: _redistribute(x, mesh, stream, Replicate())
-            )
+            compute_logits = model._compute_logits
+            model._compute_logits = lambda x: compute_logits(_move_activation(x, mesh, stream, Replicate()))
 
 
-def _check(about: dict, ranks: int) -> None:
-    if about["qk_norm"] == "full":
+def _check_heads(sizes: dict, ranks: int) -> None:
+    if sizes["qk_norm"] == "full":
         raise Refusal("strategy.tp > 1: queries and keys are normalised over all heads (qk_norm full); use tp 1")
-    heads, kv_heads = about["heads"], about["kv_heads"]
-    if heads % ranks or (about["mla"] is None and kv_heads % ranks and ranks % kv_heads):
+    heads, kv_heads = sizes["heads"], sizes["kv_heads"]
+    if heads % ranks or (sizes["mla"] is None and kv_heads % ranks and ranks % kv_heads):
         raise Refusal(f"strategy.tp={ranks} divides neither {heads} heads nor goes with {kv_heads} key/value heads")
 
 
@@ -95,40 +95,40 @@ def _split_module(module: nn.Module, mesh: DeviceMesh, stream: Placement, copied
         axis = next((axis for end, axis in SPLIT_AXES.items() if name == end or name.endswith(f".{end}")), None)
         if copied is not None and name.split(".")[0] in ("k", "v"):
             axis, rows[name] = None, copied
-        _distribute(module, name, parameter, mesh, axis)
+        _cut_parameter(module, name, parameter, mesh, axis)
     added = [name for name, _ in module.named_parameters() if name.endswith(PARTIAL_SUM_BIASES)]
     forward, ranks = module.forward, mesh.size()
 
-    def local(name: str, parameter: DTensor) -> Tensor:
-        part = _get_local_part(parameter)
+    def get_part(name: str, parameter: DTensor) -> Tensor:
+        part = _localize(parameter)
         if name in rows:
             return part[rows[name]]
         return part / ranks if name in added else part
 
     def run(x: Tensor, *args, **kwargs) -> Tensor:
-        x = _redistribute(x, mesh, stream, Replicate(), Partial())
-        with _Swapped(module, local):
+        x = _move_activation(x, mesh, stream, Replicate(), Partial())
+        with _LocalParameters(module, get_part):
             y = forward(x, *args, **kwargs)
-        return _redistribute(y, mesh, Partial(), stream)
+        return _move_activation(y, mesh, Partial(), stream)
 
     module.forward = run
 
 
-def _get_head_rows(about: dict, ranks: int, rank: int) -> slice:
+def _get_head_rows(sizes: dict, ranks: int, rank: int) -> slice:
     """Rows of the key/value head that this rank's queries belong to: several ranks use the same."""
-    head, width = rank * about["kv_heads"] // ranks, about["head_dim"]
+    head, width = rank * sizes["kv_heads"] // ranks, sizes["head_dim"]
     return slice(head * width, (head + 1) * width)
 
 
 def _run_on_slice(module: nn.Module, mesh: DeviceMesh) -> None:
     """Let a norm run on this rank's tokens: its weights are whole, their gradients part sums."""
     for name, parameter in list(module.named_parameters()):
-        _distribute(module, name, parameter, mesh, None)
+        _cut_parameter(module, name, parameter, mesh, None)
     forwards = [(part, part.forward) for part in module.modules() if part._parameters]
     for part, forward in forwards:
 
         def run(x: Tensor, part: nn.Module = part, forward: Callable = forward) -> Tensor:
-            with _Swapped(part, lambda _, parameter: _get_local_part(parameter)):
+            with _LocalParameters(part, lambda _, parameter: _localize(parameter)):
                 return forward(x)
 
         part.forward = run
@@ -136,15 +136,15 @@ def _run_on_slice(module: nn.Module, mesh: DeviceMesh) -> None:
 
 def _split_embedding(table: nn.Embedding, mesh: DeviceMesh) -> None:
     """Each rank looks up the tokens of its rows; the sum over the ranks has every token's."""
-    _distribute(table, "weight", table.weight, mesh, 0)
+    _cut_parameter(table, "weight", table.weight, mesh, 0)
     first, _ = get_rank_rows(table.num_embeddings, mesh)
 
     def run(tokens: Tensor) -> Tensor:
-        weight = _get_local_part(table.weight)
+        weight = _localize(table.weight)
         is_local = (tokens >= first) & (tokens < first + weight.shape[0])
         rows_here = F.embedding(torch.where(is_local, tokens - first, 0), weight)
         # FSDP hangs its hooks on what comes out and wants no view.
-        return _redistribute(rows_here * is_local.unsqueeze(-1), mesh, Partial(), Replicate()).clone()
+        return _move_activation(rows_here * is_local.unsqueeze(-1), mesh, Partial(), Replicate()).clone()
 
     table.forward = run
 
@@ -154,18 +154,18 @@ def _split_head(head: nn.Linear, mesh: DeviceMesh) -> None:
     rows = head.out_features
     first, end = get_rank_rows(rows, mesh)
     for name, parameter in list(head.named_parameters()):
-        _distribute(head, name, parameter, mesh, 0 if name == "weight" else None)
+        _cut_parameter(head, name, parameter, mesh, 0 if name == "weight" else None)
     head.out_features = end - first
     forward = head.forward
 
-    def local(name: str, parameter: DTensor) -> Tensor:
-        part = _get_local_part(parameter)
+    def get_part(name: str, parameter: DTensor) -> Tensor:
+        part = _localize(parameter)
         return part if name == "weight" else F.pad(part, (0, rows - part.shape[0]))[first:end]
 
     def run(x: Tensor, weight: DTensor | None = None) -> Tensor:
-        x = _redistribute(x, mesh, Replicate(), Replicate(), Partial())
-        with _Swapped(head, local):
-            return forward(x, weight=None if weight is None else _get_local_part(weight))
+        x = _move_activation(x, mesh, Replicate(), Replicate(), Partial())
+        with _LocalParameters(head, get_part):
+            return forward(x, weight=None if weight is None else _localize(weight))
 
     head.forward = run
 
@@ -180,7 +180,7 @@ def get_rank_rows(rows: int, mesh: DeviceMesh) -> tuple[int, int]:
 # ---- local parts of parameters and activations ----
 
 
-def _distribute(module: nn.Module, name: str, parameter: nn.Parameter, mesh: DeviceMesh, axis: int | None) -> None:
+def _cut_parameter(module: nn.Module, name: str, parameter: nn.Parameter, mesh: DeviceMesh, axis: int | None) -> None:
     holder, _, leaf = name.rpartition(".")
     if axis is not None and parameter.shape[axis] < mesh.size():
         raise Refusal(f"strategy.tp={mesh.size()} is more than the {parameter.shape[axis]} rows of {name}")
@@ -189,45 +189,37 @@ def _distribute(module: nn.Module, name: str, parameter: nn.Parameter, mesh: Dev
     module.get_submodule(holder).register_parameter(leaf, distributed)
 
 
-def _get_local_part(parameter: DTensor) -> Tensor:
+def _localize(parameter: DTensor) -> Tensor:
     """The part here; the gradient of a whole parameter is a part sum, for each rank uses it for its own part."""
     (placement,) = parameter.placements
     return parameter.to_local(grad_placements=[Partial() if placement.is_replicate() else placement])
 
 
-def _redistribute(
+def _move_activation(
     x: Tensor, mesh: DeviceMesh, now: Placement, target: Placement, gradient: Placement | None = None
 ) -> Tensor:
-    """An activation that lies as `now`, moved to lie as `wanted`; `gradient`: how its gradient will lie."""
+    """An activation that lies as `now`, moved to lie as `target`; `gradient`: how its gradient will lie."""
     moved = DTensor.from_local(x, mesh, [now], run_check=False).redistribute(placements=[target])
     return moved.to_local(grad_placements=[gradient or target])
 
 
-class _Swapped:
+class _LocalParameters:
     """Within it a module's parameters are plain tensors: this rank's parts."""
 
-    def __init__(self, module: nn.Module, local: Callable[[str, DTensor], Tensor]) -> None:
-        self.module, self.local = module, local
+    def __init__(self, module: nn.Module, get_part: Callable[[str, DTensor], Tensor]) -> None:
+        self.module, self.get_part = module, get_part
 
     def __enter__(self) -> None:
-        self.held = []
+        self.replaced = []
         for prefix, part in self.module.named_modules():
             for leaf, parameter in part._parameters.items():
                 if parameter is not None:
-                    self.held.append((part, leaf, parameter))
-                    part._parameters[leaf] = self.local(f"{prefix}.{leaf}" if prefix else leaf, parameter)
+                    self.replaced.append((part, leaf, parameter))
+                    part._parameters[leaf] = self.get_part(f"{prefix}.{leaf}" if prefix else leaf, parameter)
 
     def __exit__(self, *_: object) -> None:
-        for part, leaf, parameter in self.held:
+        for part, leaf, parameter in self.replaced:
             part._parameters[leaf] = parameter
-
-
-def _run_after(run: Callable, after: Callable) -> Callable:
-    return lambda *args: after(run(*args))
-
-
-def _run_before(run: Callable, before: Callable) -> Callable:
-    return lambda x: run(before(x))
 
 
 # ---- the loss ----
@@ -324,12 +316,11 @@ def _attend_piece(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor, first: 
         return F.scaled_dot_product_attention(q, k, v, attn_mask=triangle, scale=attention.scale)
     queries = torch.arange(first, end, device=q.device)
     keys = torch.arange(low, high, device=q.device)
-    mask = build_attention_mask(queries, keys, causal, window)
-    if attention.slopes is not None:
+    if attention.slopes is None:
+        mask = build_attention_mask(queries, keys, causal, window)
+    else:
         slopes = attention.slopes[attention.first_head : attention.first_head + q.shape[1]]
-        distance = (queries.unsqueeze(1) - keys.unsqueeze(0)).abs()
-        bias = -torch.tensor(slopes, device=q.device).view(-1, 1, 1) * distance
-        mask = bias.masked_fill(~mask, float("-inf")).to(q.dtype)
+        mask = build_alibi_mask(queries, keys, slopes, causal, window, q.dtype)
     return compute_attention(q, k, v, attention.scale, mask=mask, sinks=sinks)
 
 
