@@ -53,7 +53,7 @@ def run_of(rank=0, world=1, out="out", no_resume=False, **changes):
     device = torch.device("cpu")
     return TrainerRun(
         settings=plan, args=args, rank=rank, world=world, local_rank=0, device=device, backend="none",
-        out=FOLDER / out, steps=5, planned=plan,
+        out=FOLDER / out, steps=5,
     )  # fmt: skip
 
 

@@ -5,8 +5,7 @@
     run.list_ranks(pp=0, tp=0)                all ranks at a place
     run.create_group("dp")                    process group of the ranks that differ from this one along dp only
     run.split_ranks(run.zone_of_rank)         process group of the ranks of this rank's zone
-    run.build_mesh("pp", "dp", "tp")          DeviceMesh by coordinates, whatever the order of ranks
-    run.sum_over_ranks([loss, flag])          sums over all ranks
+    run.start_sum_over_ranks([loss, flag])    sums over all ranks
     run.run_agreed(action)                    its result; a refusal on one rank becomes one on all
     run_guarded(main)                         ends with one line and status 2 where a `Refusal` says why
 
@@ -89,8 +88,6 @@ class TrainerRun:
     out: Path
     steps: int
     """The step to stop after; the learning rate follows job.steps, so that more steps may be added later."""
-    planned: dict[str, Any]
-    """settings.json as it was read."""
     stop_asked: bool = False
     """SIGTERM arrived: finish the step, write a checkpoint, end."""
     saving_since: float | None = None
@@ -176,19 +173,6 @@ class TrainerRun:
             self._groups[rank_sets] = groups[mine]
         return self._groups[rank_sets]
 
-    def build_mesh(self, *axes: str) -> Any:
-        """A DeviceMesh over all ranks with these axes as dimensions; axes left out must have degree 1."""
-        from torch.distributed.device_mesh import DeviceMesh
-
-        left_out = [axis for axis in AXES if axis not in axes and self.strategy[axis] > 1]
-        if left_out:
-            raise ValueError(f"axes with more than one rank are missing in the mesh: {left_out}")
-        ranks = torch.empty([self.strategy[axis] for axis in axes], dtype=torch.int)
-        for rank in range(self.world):
-            place = self.get_coordinates(rank)
-            ranks[tuple(place[axis] for axis in axes)] = rank
-        return DeviceMesh(self.device.type, ranks, mesh_dim_names=axes)
-
     @property
     def micro_batches(self) -> int:
         """Micro-batches of a step on this rank's replica."""
@@ -206,7 +190,7 @@ class TrainerRun:
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        """Type of the matrix products."""
+        """Type of the matmuls."""
         kinds = {"bf16": torch.bfloat16, "bf16-amp": torch.bfloat16, "bf16-pure": torch.bfloat16}
         kinds |= {"fp16": torch.float16, "fp32": torch.float32}
         if self.job["precision"] not in kinds:
@@ -215,29 +199,24 @@ class TrainerRun:
         return kinds[self.job["precision"]]
 
     def apply_autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """The context of a forward pass: autocast where weights are kept wider than products."""
+        """The context of a forward pass: autocast where weights are kept wider than matmuls."""
         if self.compute_dtype == self.weight_dtype:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.compute_dtype)
 
-    def sum_over_ranks(self, values: Iterable[Any], group: dist.ProcessGroup | None = None) -> list[float]:
-        """Sums of a few numbers (floats or tensors) over all ranks, or over a group."""
-        return self.start_sum_over_ranks(values, group)()
+    def start_sum_over_ranks(self, values: Iterable[Any]) -> Callable[[], list[float]]:
+        """Sums of a few numbers (floats or tensors) over all ranks; call what it returns to wait for them."""
+        numbers = torch.stack(
+            [torch.as_tensor(value, dtype=torch.float64).to(self.device).reshape(()) for value in values]
+        )
+        work = dist.all_reduce(numbers, async_op=True) if self.distributed and self.world > 1 else None
 
-    def start_sum_over_ranks(
-        self, values: Iterable[Any], group: dist.ProcessGroup | None = None
-    ) -> Callable[[], list[float]]:
-        """The same without waiting: call what it returns to have the sums."""
-        listed = [torch.as_tensor(value, dtype=torch.float64).to(self.device).reshape(()) for value in values]
-        numbers = torch.stack(listed)
-        work = dist.all_reduce(numbers, group=group, async_op=True) if self.distributed and self.world > 1 else None
-
-        def result() -> list[float]:
+        def wait_for_sums() -> list[float]:
             if work is not None:
                 work.wait()
             return numbers.tolist()
 
-        return result
+        return wait_for_sums
 
     def run_agreed(self, action: Callable[[], Any]) -> Any:
         """What `action` returns; where it is refused on any rank, all ranks refuse, so that none waits for another.
@@ -330,7 +309,6 @@ def start_run(
         backend=backend,
         out=Path(args.out),
         steps=steps,
-        planned=planned,
     )
     if alone:
         run.print_note(
@@ -444,9 +422,9 @@ def make_folder(path: Path) -> None:
 def install_stop_handler(run: TrainerRun) -> None:
     """From now on SIGTERM asks the run to stop after its step."""
 
-    def asked(_signal: int, _frame: types.FrameType | None) -> None:
+    def ask_to_stop(_signal: int, _frame: types.FrameType | None) -> None:
         run.stop_asked = True
 
     # Only the main thread may; elsewhere (Ray) whoever started it stops it.
     with contextlib.suppress(ValueError):
-        signal.signal(signal.SIGTERM, asked)
+        signal.signal(signal.SIGTERM, ask_to_stop)
