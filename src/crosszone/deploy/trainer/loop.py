@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from checkpoint import ABOUT, format_step_name, is_checkpoint_due, read_file
 from data import iter_batches
 from metrics import StepMetrics
@@ -24,6 +25,9 @@ from model import Transformer, build, compute_loss, init_weights, load_huggingfa
 from optimiser import compute_rate, set_learning_rate
 from run import Refusal, TrainerRun
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+MIB = 2**20
 
 
 class FrameworkTrainer(ABC):
@@ -162,13 +166,38 @@ def build_replica(run: TrainerRun, shard: Callable[[Transformer], None] | None =
     return model
 
 
-def load_first_weights(model: Transformer, folder: Path) -> None:
-    """Begin with the weights of a folder."""
+def wrap_in_ddp(run: TrainerRun, model: nn.Module, group: dist.ProcessGroup | None = None) -> DistributedDataParallel:
+    """The model in DDP with the planned buckets; gradients are averaged over the group, or over all ranks."""
+    communication = run.strategy["communication"]
+    bucket = communication["bucket_mb"]
+    if bucket is not None:
+        bucket *= 1e6 / MIB  # bucket_cap_mb counts MiB
+    if not communication["overlap_gradients"]:
+        # One bucket that holds all gradients is full only when the backward pass is over.
+        bucket = 1 + sum(parameter.nbytes for parameter in model.parameters()) / MIB
+    return DistributedDataParallel(
+        model,
+        device_ids=[run.device.index] if run.device.type == "cuda" else None,
+        process_group=group,
+        bucket_cap_mb=bucket,
+        gradient_as_bucket_view=True,
+    )
+
+
+def load_replica_weights(model: Transformer, folder: Path) -> None:
+    """Begin with the weights of a checkpoint that holds the whole model."""
+    model.load_state_dict(read_file(folder / "copy-0.pt")["model"])
+
+
+def load_first_weights(
+    model: Transformer, folder: Path, load_checkpoint: Callable[[Transformer, Path], None] = load_replica_weights
+) -> None:
+    """Begin with the weights of a folder: a checkpoint of another run, or published ones."""
     if not folder.is_dir():
         raise Refusal(f"the weights {folder} are not on this machine; give --init-from a folder", this_machine=True)
     try:
         if (folder / ABOUT).exists():
-            model.load_state_dict(read_file(folder / "copy-0.pt")["model"])
+            load_checkpoint(model, folder)
         else:
             load_huggingface(model, folder)
     except (OSError, ValueError, RuntimeError, KeyError) as error:

@@ -77,6 +77,20 @@ def clip_gradients(parameters: Iterable[torch.Tensor], limit: float | None) -> t
     return nn.utils.clip_grad_norm_(parameters, limit or math.inf)
 
 
+def init_optimizer_states(optimizers: Iterable[torch.optim.Optimizer]) -> None:
+    """Have optimizers make their states without changing a weight: a step at rate 0 with gradients of 0."""
+    for optimizer in optimizers:
+        rates = [group["lr"] for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0
+            for parameter in group["params"]:
+                parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+
 class OptimizerGroup:
     """Optimizers for different parameters that step together."""
 

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from run import Refusal, TrainerRun
-from torch import nn
 
 # Share of the common weights where a fragment went on while it was exchanged (Streaming DiLoCo's alpha).
 COMMON_SHARE = 0.5
@@ -25,7 +24,7 @@ WIRE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 class OuterOptimizer:
     """The common weights and their optimizer; every rank of every zone holds the same."""
 
-    def __init__(self, run: TrainerRun, model: nn.Module) -> None:
+    def __init__(self, run: TrainerRun, parameters: list[torch.Tensor]) -> None:
         local = run.strategy["local_update"]
         if local["delay"] >= local["steps"]:
             raise Refusal(
@@ -41,14 +40,14 @@ class OuterOptimizer:
         self.delay: int = local["delay"]
         self.exchanges: dict[int, tuple[int, torch.Tensor, Any]] = {}
         """Fragment -> the step it arrives after, what is on the wire, and the exchange to wait for."""
-        self.fragments = split_evenly(list(model.parameters()), local["fragments"])
+        self.fragments = split_evenly(parameters, local["fragments"])
         self.common_weights = [
             [parameter.detach().float().clone() for parameter in fragment] for fragment in self.fragments
         ]
         training = run.training
         rate, momentum = training["outer_lr"], training["outer_momentum"]
-        parameters = [parameter for fragment in self.common_weights for parameter in fragment]
-        self.optimizer = torch.optim.SGD(parameters, lr=rate, momentum=momentum, nesterov=momentum > 0)
+        common = [parameter for fragment in self.common_weights for parameter in fragment]
+        self.optimizer = torch.optim.SGD(common, lr=rate, momentum=momentum, nesterov=momentum > 0)
         self.create_groups()
 
     def create_groups(self) -> None:
@@ -142,7 +141,7 @@ class OuterOptimizer:
         self.optimizer.load_state_dict(state["optimizer"])
 
 
-def split_evenly(parameters: list[nn.Parameter], count: int) -> list[list[nn.Parameter]]:
+def split_evenly(parameters: list[torch.Tensor], count: int) -> list[list[torch.Tensor]]:
     """Consecutive parameters in `count` parts of about the same size, none empty."""
     if count > len(parameters):
         raise Refusal(f"strategy.local_update.fragments {count}: the model has {len(parameters)} tensors; use fewer")

@@ -14,10 +14,12 @@ from itertools import pairwise
 
 import torch
 import torch.distributed as dist
+from attention import get_local_part
+from model_parallel import get_rank_rows
 from run import Refusal, TrainerRun
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
@@ -149,15 +151,6 @@ def get_stream_dtype(run: TrainerRun) -> torch.dtype:
     return torch.float32 if run.job["precision"] == "bf16-amp" else run.compute_dtype
 
 
-def set_copy_exchange(model: FSDPModule, now: bool) -> None:
-    """Whether the next backward pass adds up gradients between copies of the states: only the last of a step does.
-
-    Within the ranks that share states gradients are scattered each time, so that none ever holds all of them. Across
-    copies (zones, with HSDP) they travel once a step.
-    """
-    model.set_requires_all_reduce(now)
-
-
 # ---- the size of the gradient ----
 
 
@@ -174,8 +167,7 @@ def clip_sharded_gradients(
     for name, parameter in parameters.items():
         if parameter.grad is None:
             continue
-        gradient = parameter.grad
-        part = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+        gradient, part = parameter.grad, get_local_part(parameter.grad)
         local_gradients.append(part)
         if name in counted:
             squares.append(part.float().square().sum().to(grid.mesh.device_type) * (_count_shards(gradient) / ranks))
@@ -247,33 +239,27 @@ class Pipeline:
     """The chunks of this rank and their schedule."""
 
     def __init__(
-        self,
-        chunks: dict[int, nn.Module],
-        *,
-        strategy: dict,
-        group: dist.ProcessGroup,
-        device: torch.device,
-        micro_batches: int,
-        tokens: tuple[int, int],
-        hidden: tuple[tuple[int, ...], torch.dtype],
-        logits: tuple[tuple[int, ...], torch.dtype],
-        loss: Callable[[Tensor, Tensor], Tensor],
-        span: Callable,
+        self, run: TrainerRun, grid: RankMesh, chunks: dict[int, nn.Module], loss: Callable, rows: int, span: Callable
     ) -> None:
-        """`chunks`: modules by their place in the model; `tokens`, `hidden`, `logits`: shapes of one micro-batch."""
-        count = len(strategy["chunk_layers"])
-        between = torch.empty(hidden[0], dtype=hidden[1], device="meta", requires_grad=True)
-        ids = torch.empty(tokens, dtype=torch.int64, device="meta")
-        out = torch.empty(logits[0], dtype=logits[1], device="meta", requires_grad=True)
+        """`chunks`: modules by their place in the model; `rows`: of the vocabulary; `span`: measures what is within."""
+        strategy, count = run.strategy, len(run.strategy["chunk_layers"])
+        # Shapes of one micro-batch on this rank.
+        size, length = strategy["micro_batch"], run.job["seq_len"] // strategy["cp"]
+        slices = strategy["tp"] if strategy["sequence_parallel"] else 1
+        first, end = get_rank_rows(rows, grid.mesh["tp"])
+        ids = torch.empty((size, length), dtype=torch.int64, device="meta")
+        stream = {"dtype": get_stream_dtype(run), "device": "meta", "requires_grad": True}
+        between = torch.empty((size, length // slices, run.model["hidden"]), **stream)
+        out = torch.empty((size, length, end - first), dtype=run.compute_dtype, device="meta", requires_grad=True)
         self.stages = [
             PipelineStage(
                 module,
                 place,
                 count,
-                device,
+                run.device,
                 input_args=ids if place == 0 else between,
                 output_args=out if place == count - 1 else between,
-                group=group,
+                group=grid.mesh["pp"].get_group(),
             )
             for place, module in sorted(chunks.items())
         ]
@@ -283,7 +269,7 @@ class Pipeline:
         self.last = any(stage.is_last for stage in self.stages)
         kind = strategy["schedule"]
         stages = self.stages[0] if kind in ONE_STAGE else self.stages
-        self.schedule = SCHEDULES[kind](stages, micro_batches, loss_fn=loss, scale_grads=False)
+        self.schedule = SCHEDULES[kind](stages, run.micro_batches, loss_fn=loss, scale_grads=False)
 
     def run_step(self, inputs: list[Tensor], targets: list[Tensor]) -> list[Tensor]:
         """Forward and backward passes of all micro-batches; the losses on the ranks of the last stage."""
@@ -305,8 +291,8 @@ def _time_stage(stage: PipelineStage, chunk: int, span: Callable) -> None:
 
 
 def _wrap_span(run: Callable, kind: str, chunk: int, span: Callable) -> Callable:
-    def measured(micro_batch: int, *args, **kwargs):
+    def run_timed(micro_batch: int, *args, **kwargs):
         with span(kind, micro_batch=micro_batch, chunk=chunk):
             return run(micro_batch, *args, **kwargs)
 
-    return measured
+    return run_timed

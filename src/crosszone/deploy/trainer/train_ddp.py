@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from checkpoint import Checkpoints, get_random_state, make_unreadable_error, restore_random_state
-from loop import FrameworkTrainer, build_replica, train
+from loop import FrameworkTrainer, build_replica, train, wrap_in_ddp
 from metrics import StepMetrics
 from optimiser import build_optimizer, clip_gradients
 from outer import OuterOptimizer
@@ -27,8 +27,6 @@ from run import Refusal, TrainerRun, run_guarded, start_run
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
-
-MIB = 2**20
 
 
 def main() -> None:
@@ -51,14 +49,14 @@ class DDPTrainer(FrameworkTrainer):
         model = build_replica(run)
         optimizer = build_optimizer(run, model)
         self.scaler = torch.amp.GradScaler(run.device.type, enabled=run.job["precision"] == "fp16")
-        self.outer = OuterOptimizer(run, model) if is_local else None
+        self.outer = OuterOptimizer(run, list(model.parameters())) if is_local else None
         self.stateful = {"model": model, "optimizer": optimizer, "scaler": self.scaler}
         # Common weights differ from the zone's own between two averagings, so they are saved beside them.
         self.stateful |= {"outer": self.outer} if self.outer else {}
         steps_done = self.checkpoints.find_latest() or 0
         if steps_done:
             self.resume(run, steps_done)
-        super().__init__(run, wrap_model(run, model, group, steps_done), optimizer, steps_done)
+        super().__init__(run, wrap_replica(run, model, group, steps_done), optimizer, steps_done)
         # DDP divides the sum of gradients by the ranks of the group; each sample is to weigh 1 / samples of the group.
         micro_batches = run.strategy["replica_micro_batches"]
         ranks = [rank for rank in range(run.world) if copies[rank] == copies[run.rank]]
@@ -122,22 +120,10 @@ def check_supported(run: TrainerRun) -> None:
     run.compute_dtype  # noqa: B018 - refuses a precision this trainer does not have
 
 
-def wrap_model(run: TrainerRun, model: nn.Module, group: dist.ProcessGroup, done: int) -> DistributedDataParallel:
+def wrap_replica(run: TrainerRun, model: nn.Module, group: dist.ProcessGroup, done: int) -> DistributedDataParallel:
     """The model in DDP with the planned buckets and compression."""
     communication = run.strategy["communication"]
-    bucket = communication["bucket_mb"]
-    if bucket is not None:
-        bucket *= 1e6 / MIB  # bucket_cap_mb counts MiB
-    if not communication["overlap_gradients"]:
-        # One bucket that holds all gradients is full only when the backward pass is over.
-        bucket = 1 + sum(parameter.numel() * parameter.element_size() for parameter in model.parameters()) / MIB
-    ddp = DistributedDataParallel(
-        model,
-        device_ids=[run.device.index] if run.device.type == "cuda" else None,
-        process_group=group,
-        bucket_cap_mb=bucket,
-        gradient_as_bucket_view=True,
-    )
+    ddp = wrap_in_ddp(run, model, group)
     kind = communication["compression"]
     if kind == "none":
         kind = communication["gradient_dtype"] or "none"
@@ -169,9 +155,9 @@ class BackwardEnd:
     def __init__(self, metrics: StepMetrics, model: nn.Module) -> None:
         self.metrics = metrics
         self.mark: Any = None
-        model.embed.weight.register_post_accumulate_grad_hook(self.note)
+        model.embed.weight.register_post_accumulate_grad_hook(self.record)
 
-    def note(self, _parameter: torch.Tensor) -> None:
+    def record(self, _parameter: torch.Tensor) -> None:
         """The gradient is there."""
         self.mark = self.metrics.mark()
 

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from checkpoint import ABOUT, Checkpoints, get_random_state, make_unreadable_error, restore_random_state
+from attention import get_local_part
+from checkpoint import Checkpoints, get_random_state, make_unreadable_error, restore_random_state
 from data import iter_batches
-from loop import FrameworkTrainer, train
-from metrics import StepMetrics
-from model import build, init_weights, load_huggingface, set_recompute
-from model_parallel import ContextShard, compute_vocabulary_loss, get_rank_rows, split_model
-from optimiser import build_optimizer
+from loop import FrameworkTrainer, load_first_weights, train
+from model import build, init_weights, set_recompute
+from model_parallel import ContextShard, compute_vocabulary_loss, split_model
+from optimiser import build_optimizer, init_optimizer_states
 from outer import OuterOptimizer
 from parallel import (
     Pipeline,
@@ -32,15 +32,12 @@ from parallel import (
     build_mesh,
     check_schedule,
     clip_sharded_gradients,
-    get_stream_dtype,
     list_layers,
     list_places,
-    set_copy_exchange,
     shard_model,
 )
 from run import Refusal, TrainerRun, run_guarded, start_run
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 
 def main() -> None:
@@ -67,9 +64,9 @@ class FSDPTrainer(FrameworkTrainer):
         self.states = ShardedStates(run, self.grid, self.parameters, optimizer, self.outer)
         self.loss = WeightedLoss(run, self.grid, self.states)
         super().__init__(run, chunks.get(0), optimizer, self.states.resume())
-        self.pipeline = (
-            build_pipeline(run, self.grid, chunks, self.loss, self.metrics) if run.strategy["pp"] > 1 else None
-        )
+        self.pipeline = None
+        if run.strategy["pp"] > 1:
+            self.pipeline = Pipeline(run, self.grid, chunks, self.loss, self.loss.rows, self.metrics.record_span)
 
     def iter_batches(self, step: int) -> Iterator[Any]:
         """The tokens of each sequence that this rank holds."""
@@ -87,7 +84,7 @@ class FSDPTrainer(FrameworkTrainer):
     def reduce_gradients(self, is_last: bool) -> contextlib.AbstractContextManager[Any]:
         """FSDP scatters every time, so that none ever holds all gradients; copies (HSDP) exchange once a step."""
         if self.grid.count_ranks("replicate") > 1:
-            set_copy_exchange(self.model, is_last)
+            self.model.set_requires_all_reduce(is_last)
         return contextlib.nullcontext()
 
     def run_forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -154,8 +151,8 @@ def can_compile(run: TrainerRun) -> bool:
     )
 
 
-def has_float8(run: TrainerRun) -> bool:
-    """Products in fp8 by torchao; everything around them as with bf16."""
+def switch_to_float8(run: TrainerRun) -> bool:
+    """Whether matmuls are to be in fp8, by torchao; everything around them then is as with bf16."""
     if run.job["precision"] != "fp8":
         return False
     try:
@@ -174,7 +171,7 @@ def build_chunks(run: TrainerRun, grid: RankMesh, context: ContextShard) -> dict
     strategy = run.strategy
     layers, pp = strategy["chunk_layers"], strategy["pp"]
     local_places = list_places(strategy["schedule"], pp, len(layers) // pp)[run.coordinates["pp"]] if pp > 1 else [0]
-    fp8 = has_float8(run)
+    fp8 = switch_to_float8(run)
     chunks = {}
     for place in local_places:
         chunk_layers = list_layers(place, layers) if pp > 1 else None
@@ -204,12 +201,12 @@ def prepare_chunk(run: TrainerRun, grid: RankMesh, context: ContextShard, model:
     offloaded = strategy["offload"] != "none"
     init_weights(model, run.seed, "cpu" if offloaded else run.device)
     if run.data["init_from"]:
-        load_weights(run, model)
+        load_first_weights(model, Path(run.data["init_from"]), load_sharded_weights)
     return model
 
 
 def _has_float8_widths(module: nn.Module) -> bool:
-    """The fp8 product wants multiples of 16."""
+    """The fp8 matmul wants multiples of 16."""
     return isinstance(module, nn.Linear) and module.in_features % 16 == 0 and module.out_features % 16 == 0
 
 
@@ -218,11 +215,11 @@ def set_positions(run: TrainerRun, model: nn.Module, context: ContextShard) -> N
     forward, positions = model.forward, context.positions.to(run.device)
     amp = run.job["precision"] == "bf16-amp"
 
-    def placed(x: Tensor) -> Tensor:
+    def run_forward(x: Tensor) -> Tensor:
         with torch.autocast(run.device.type, torch.bfloat16, enabled=amp):
             return forward(x, positions)
 
-    model.forward = placed
+    model.forward = run_forward
 
 
 def compile_tensor_overlap(grid: RankMesh, model: nn.Module) -> None:
@@ -263,29 +260,6 @@ class WeightedLoss:
         """What this rank adds to the mean loss of the step."""
         sample_share = self.run.strategy["micro_batch"] / self.run.job["global_batch"] / self.mesh.size()
         return loss_sum * (sample_share / self.weight / self.states.used)
-
-
-def build_pipeline(
-    run: TrainerRun, grid: RankMesh, chunks: dict[int, nn.Module], loss: WeightedLoss, metrics: StepMetrics
-) -> Pipeline:
-    """The pipeline of this replica, with the shapes of a micro-batch on this rank."""
-    strategy, job = run.strategy, run.job
-    size, length = strategy["micro_batch"], job["seq_len"] // strategy["cp"]
-    slices = strategy["tp"] if strategy["sequence_parallel"] else 1
-    first, end = get_rank_rows(loss.rows, grid.mesh["tp"])
-    products = torch.float32 if run.compute_dtype == torch.float32 else run.compute_dtype
-    return Pipeline(
-        chunks,
-        strategy=strategy,
-        group=grid.mesh["pp"].get_group(),
-        device=run.device,
-        micro_batches=run.micro_batches,
-        tokens=(size, length),
-        hidden=((size, length // slices, run.model["hidden"]), get_stream_dtype(run)),
-        logits=((size, length, end - first), products),
-        loss=loss,
-        span=metrics.record_span,
-    )
 
 
 class TiedTables:
@@ -366,7 +340,7 @@ class ShardedStates:
         """Load the newest checkpoint; the step it was made after, 0 where there is none."""
         step = self.checkpoints.find_latest() or 0
         if step:
-            self.init_optimizer_states()
+            init_optimizer_states(self.optimizers)
             state = self.checkpoints.load(step, self.collect_state())
             rank_state = state[f"rank-{self.run.rank}"]
             self.scale, self.good_steps, self.updates = (
@@ -408,16 +382,6 @@ class ShardedStates:
         weights = {name: tensor.detach() for name, tensor in self.parameters.items()}
         return {self.copy: {"model": weights, "optimizer": optimizer_states}, f"rank-{self.run.rank}": rank_state}
 
-    def init_optimizer_states(self) -> None:
-        """Have the optimizer make its states, for a checkpoint to fill: a step with no gradient at rate 0."""
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = 0.0
-                for parameter in group["params"]:
-                    parameter.grad = torch.zeros_like(parameter)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-
     def list_step_counters(self) -> list[Tensor]:
         """The optimizers' own counts of steps; the same for all parameters, so not stored for each."""
         states = (state for optimizer in self.optimizers for state in optimizer.state.values())
@@ -437,14 +401,8 @@ def group_by_mesh(optimizer: Any) -> Any:
     return optimizer
 
 
-def load_weights(run: TrainerRun, model: nn.Module) -> None:
-    """Begin with published weights, or those of another run's checkpoint."""
-    folder = Path(run.data["init_from"])
-    if not folder.is_dir():
-        raise Refusal(f"the weights {folder} are not on this machine; give --init-from a folder", this_machine=True)
-    if not (folder / ABOUT).exists():
-        load_huggingface(model, folder)
-        return
+def load_sharded_weights(model: nn.Module, folder: Path) -> None:
+    """Begin with the weights of another run's checkpoint."""
     import torch.distributed.checkpoint as dcp
 
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
@@ -459,11 +417,7 @@ class ZoneAverage(OuterOptimizer):
 
     def __init__(self, run: TrainerRun, grid: RankMesh, parameters: dict[str, nn.Parameter]) -> None:
         self.grid = grid
-        parts = [
-            parameter.detach().to_local() if isinstance(parameter, DTensor) else parameter.detach()
-            for parameter in parameters.values()
-        ]
-        super().__init__(run, _ShardList(parts))
+        super().__init__(run, [get_local_part(parameter.detach()) for parameter in parameters.values()])
 
     def create_groups(self) -> None:
         """The peers are those along the mesh's zone dimension; zones weigh by their samples."""
@@ -495,17 +449,6 @@ class ZoneAverage(OuterOptimizer):
         for number, part in enumerate(part for fragment in self.common_weights for part in fragment):
             part.copy_(saved[f"common-{number}"])
             self.optimizer.state[part]["momentum_buffer"] = saved[f"momentum-{number}"]
-
-
-class _ShardList:
-    """Tensors where a module is asked for its parameters."""
-
-    def __init__(self, parts: list[Tensor]) -> None:
-        self.parts = parts
-
-    def parameters(self) -> list[Tensor]:
-        """The tensors."""
-        return self.parts
 
 
 if __name__ == "__main__":

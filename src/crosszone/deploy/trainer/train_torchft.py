@@ -26,11 +26,12 @@ from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
+from attention import get_local_part
 from checkpoint import Checkpoints
 from data import iter_batches
-from loop import FrameworkTrainer, build_replica, train
+from loop import FrameworkTrainer, build_replica, train, wrap_in_ddp
 from model import Transformer
-from optimiser import build_optimizer, clip_gradients
+from optimiser import build_optimizer, clip_gradients, init_optimizer_states
 from run import (
     AXES,
     Refusal,
@@ -73,7 +74,7 @@ class TorchftTrainer(FrameworkTrainer):
         self.checkpoints = Checkpoints(run, sharded=run.strategy["zero"] > 0)
         step = self.checkpoints.find_latest()
         if step is not None:
-            self.zones.load(self.checkpoints.load(step, self.zones.get_state(room=True)))
+            self.zones.load(self.checkpoints.load(step, self.zones.get_state(make_states=True)))
             run.print_line(f"resumed after step {step} from {self.checkpoints.get_path(step)}")
         super().__init__(run, wrapped, optimizer, self.zones.step)
         # Ranks average their gradients; each micro-batch of the zone is to weigh the same.
@@ -193,12 +194,12 @@ def check_supported(run: TrainerRun) -> None:
 
 def shard_replica(run: TrainerRun, model: Transformer) -> None:
     """FSDP2 over the ranks of the zone, or of each of its nodes, block by block."""
-    strategy, talk = run.strategy, run.strategy["communication"]
+    strategy, communication = run.strategy, run.strategy["communication"]
     ranks = torch.arange(run.world, dtype=torch.int)
     if strategy["shard_within"] == "node" and strategy["shard_ranks"] < run.world:
         ranks = ranks.view(-1, strategy["shard_ranks"])
     mesh = DeviceMesh(run.device.type, ranks, mesh_dim_names=("replicate", "shard")[-ranks.dim() :])
-    low = "bf16" in (talk["compression"], talk["gradient_dtype"])
+    low = "bf16" in (communication["compression"], communication["gradient_dtype"])
     policy = MixedPrecisionPolicy(
         param_dtype=None if run.compute_dtype == run.weight_dtype else run.compute_dtype,
         reduce_dtype=torch.bfloat16 if low else torch.float32,
@@ -206,7 +207,7 @@ def shard_replica(run: TrainerRun, model: Transformer) -> None:
     blocks = list(model.layers.values())
     for module in (*blocks, model):
         fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=strategy["zero"] == 3)
-    if talk["overlap_parameters"]:
+    if communication["overlap_parameters"]:
         for block, following in pairwise(blocks):
             block.set_modules_to_forward_prefetch([following])
 
@@ -217,14 +218,9 @@ def replicate_model(run: TrainerRun, model: Transformer) -> nn.Module:
 
     if run.world == 1:
         return model
-    talk = run.strategy["communication"]
-    bucket = None if talk["bucket_mb"] is None else talk["bucket_mb"] * 1e6 / 2**20
-    if not talk["overlap_gradients"]:
-        # One bucket that holds all gradients is full only when the backward pass is over.
-        bucket = 1 + sum(parameter.nbytes for parameter in model.parameters()) / 2**20
-    device = [run.device.index] if run.device.type == "cuda" else None
-    ddp = DistributedDataParallel(model, device_ids=device, bucket_cap_mb=bucket, gradient_as_bucket_view=True)
-    kind = talk["gradient_dtype"] if talk["compression"] == "none" else talk["compression"]
+    communication = run.strategy["communication"]
+    ddp = wrap_in_ddp(run, model)
+    kind = communication["gradient_dtype"] if communication["compression"] == "none" else communication["compression"]
     if kind == "fp16":
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
     elif kind == "bf16" and run.backend == "nccl":  # torch's hook refuses Gloo
@@ -236,7 +232,7 @@ def replicate_model(run: TrainerRun, model: Transformer) -> nn.Module:
 
 #     zones = Averaging(run, model, optimizer, zone)
 #     with zones.diloco: ...                        # optimizer.step() now averages a fragment when it is time
-#     zones.load(checkpoints.load(step, zones.get_state(room=True)))
+#     zones.load(checkpoints.load(step, zones.get_state(make_states=True)))
 #     checkpoints.save(step, zones.get_state())
 #
 # Read in torchft 0.2.0 (local_sgd.py, manager.py, quantization.py):
@@ -299,9 +295,9 @@ class Averaging:
         """A fragment has been sent and not yet been used: then a checkpoint cannot hold everything."""
         return any(fragment._allreduce_work for fragment in self.diloco._fragments)
 
-    def get_state(self, *, room: bool = False) -> dict[str, Any]:
-        """Everything to go on with, by the names of parameters; `room`: with room for states that are to be loaded."""
-        if room:
+    def get_state(self, *, make_states: bool = False) -> dict[str, Any]:
+        """Everything to go on with, by the names of parameters; `make_states`: of optimizers that have none yet too."""
+        if make_states:
             init_optimizer_states([*self.inner, *self.outer])
         counts = {"step": self.step, "since": self.diloco._local_step, "manager": self.manager.state_dict()}
         before = {
@@ -449,11 +445,6 @@ def format_url_host(address: str) -> str:
 # ---- tensors that may be sharded, and states by name ----
 
 
-def get_local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """The part of a tensor that this rank holds."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
 def distribute_like(parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
     """A rank's part of something as large as a parameter, cut as the parameter is."""
     if not isinstance(parameter, DTensor):
@@ -467,20 +458,6 @@ def get_local_state(state: Any) -> Any:
     if isinstance(state, dict):
         return {key: get_local_state(value) for key, value in state.items()}
     return get_local_part(state).clone() if isinstance(state, torch.Tensor) else state
-
-
-def init_optimizer_states(optimizers: list[torch.optim.Optimizer]) -> None:
-    """Have optimizers make their states without changing a weight: a step at rate 0 with gradients of 0."""
-    for optimizer in optimizers:
-        rates = [group["lr"] for group in optimizer.param_groups]
-        for group in optimizer.param_groups:
-            group["lr"] = 0.0
-            for parameter in group["params"]:
-                parameter.grad = torch.zeros_like(parameter)
-        optimizer.step()
-        optimizer.zero_grad()
-        for group, before in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = before
 
 
 def collect_states_by_name(optimizers: list[torch.optim.Optimizer], names: dict[int, str]) -> dict[str, dict[str, Any]]:
