@@ -72,9 +72,8 @@ class Checkpoints:
         """Write a checkpoint; what was there before stays until this one is complete."""
         self.run.saving_since = self.run.saving_since or time.perf_counter()
         if self.run.local_rank == 0:
-            remove_checkpoint(
-                self.get_path(step)
-            )  # One that not all ranks had, so that the run went on from an earlier one.
+            # One that not all ranks had, so that the run went on from an earlier one.
+            remove_checkpoint(self.get_path(step))
         self.run.wait_for_ranks()
         partial = get_partial_folder(self.folder, step)
         partial.mkdir(parents=True, exist_ok=True)
@@ -104,12 +103,12 @@ class Checkpoints:
             return state or {}
         writes = self.run.rank == self.writer
         state_read = self.run.run_agreed(lambda: read_file(self.get_path(step) / self.file) if writes else None)
-        if not self.run.distributed or self.copies.count(self.copy) == 1:
-            # The other copies' ranks make their groups; this one takes part.
-            if self.run.distributed and self.run.world > 1:
-                self.run.split_ranks(self.copies)
+        if not self.run.distributed or self.run.world == 1:
             return state_read or {}
-        return send_state(self.run, state_read, self.writer, self.run.split_ranks(self.copies))
+        group = self.run.split_ranks(self.copies)  # all ranks make the groups together, also those alone in theirs
+        if self.copies.count(self.copy) == 1:
+            return state_read or {}
+        return send_state(self.run, state_read, self.writer, group)
 
     def copy_metadata(self, partial: Path) -> None:
         """Nodes without the first rank's file system get the index of all parts too."""
@@ -245,18 +244,19 @@ def check_same_run(run: TrainerRun, folder: Path) -> None:
 def send_state(run: TrainerRun, state: Any, source: int, group: dist.ProcessGroup) -> Any:
     """The source rank's state on every rank of the group: its form as an object, its tensors one by one."""
     tensors: list[torch.Tensor] = []
-    form = [take_apart(state, tensors) if run.rank == source else None]
+    form = [split_tensors(state, tensors) if run.rank == source else None]
     dist.broadcast_object_list(form, src=source, group=group)
     sendable = iter(tensors)
 
     def receive(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        tensor = (
-            next(sendable).to(run.device) if run.rank == source else torch.empty(shape, dtype=dtype, device=run.device)
-        )
-        dist.broadcast(tensor.contiguous() if run.rank == source else tensor, src=source, group=group)
+        if run.rank == source:
+            tensor = next(sendable).to(run.device).contiguous()
+        else:
+            tensor = torch.empty(shape, dtype=dtype, device=run.device)
+        dist.broadcast(tensor, src=source, group=group)
         return tensor.cpu()
 
-    return put_together(form[0], receive)
+    return join_tensors(form[0], receive)
 
 
 class TensorPlaceholder:
@@ -266,26 +266,26 @@ class TensorPlaceholder:
         self.shape, self.dtype = tuple(tensor.shape), tensor.dtype
 
 
-def take_apart(value: Any, tensors: list[torch.Tensor]) -> Any:
+def split_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
     """The form of a nested state with holes for its tensors, which are collected."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         return TensorPlaceholder(value)
     if isinstance(value, dict):
-        return {key: take_apart(inner, tensors) for key, inner in value.items()}
+        return {key: split_tensors(inner, tensors) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [take_apart(inner, tensors) for inner in value]
+        return [split_tensors(inner, tensors) for inner in value]
     return value
 
 
-def put_together(form: Any, receive: Any) -> Any:
+def join_tensors(form: Any, receive: Any) -> Any:
     """The state of a form whose holes are filled in the same order."""
     if isinstance(form, TensorPlaceholder):
         return receive(form.shape, form.dtype)
     if isinstance(form, dict):
-        return {key: put_together(inner, receive) for key, inner in form.items()}
+        return {key: join_tensors(inner, receive) for key, inner in form.items()}
     if isinstance(form, list):
-        return [put_together(inner, receive) for inner in form]
+        return [join_tensors(inner, receive) for inner in form]
     return form
 
 

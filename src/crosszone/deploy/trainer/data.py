@@ -15,6 +15,7 @@ where the vocabulary needs it or an adjacent `.json` says {"dtype": "uint32"}); 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import time
 import uuid
@@ -39,17 +40,12 @@ def iter_batches(run: TrainerRun, first_step: int = 1) -> Iterator[tuple[torch.T
 
     Data that cannot be used are refused here, not when the first one is asked for.
     """
-    return iter_micro_batches(run, open_source(run), first_step)
-
-
-def iter_micro_batches(
-    run: TrainerRun, source: SyntheticSource | TokenFile, step: int
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The micro-batches of one step after the other."""
-    while True:
-        for number in range(run.micro_batches):
-            yield read_micro_batch(run, source, step, number)
-        step += 1
+    source = open_source(run)
+    return (
+        read_micro_batch(run, source, step, number)
+        for step in itertools.count(first_step)
+        for number in range(run.micro_batches)
+    )
 
 
 def read_micro_batch(
@@ -186,10 +182,8 @@ def prepare_tokens(run: TrainerRun, path: Path) -> tuple[Path, int | None]:
         raise Refusal(f"the data {path} is not on this machine; give --data PATH, or leave it out", this_machine=True)
     if path.suffix == ".bin":
         return path, None
-    files = (
-        sorted(path_or_id for path_or_id in path.rglob("*") if path_or_id.suffix in TEXT) if path.is_dir() else [path]
-    )
-    if not files or any(path_or_id.suffix not in TEXT for path_or_id in files):
+    files = sorted(file for file in path.rglob("*") if file.suffix in TEXT) if path.is_dir() else [path]
+    if not files or any(file.suffix not in TEXT for file in files):
         raise Refusal(
             f"{path} holds no {', '.join(TEXT)} file and is no .bin file; give --data one of these", this_machine=True
         )
@@ -200,7 +194,7 @@ def prepare_tokens(run: TrainerRun, path: Path) -> tuple[Path, int | None]:
     while not run.distributed and not cache.exists():
         time.sleep(0.1)  # Without torch.distributed this is how the other ranks of a node wait for the first.
     ids = (tokenizer.token_to_id(name) for name in MASKS)
-    return cache, next((path_or_id for path_or_id in ids if path_or_id is not None), None)
+    return cache, next((token_id for token_id in ids if token_id is not None), None)
 
 
 def open_tokenizer(run: TrainerRun) -> Any:

@@ -33,11 +33,9 @@ def list_own_addresses():
     """Every address of this machine with its interface, as `ip` tells; empty where there is no `ip`."""
     if shutil.which("ip") is None:
         return {}
-    lines = subprocess.run(
-        ["ip", "-o", "addr", "show"], capture_output=True, text=True, check=False
-    ).stdout.splitlines()
+    shown = subprocess.run(["ip", "-o", "addr", "show"], capture_output=True, text=True, check=False).stdout
     interface_of_address = {}
-    for line in lines:
+    for line in shown.splitlines():
         words = line.split()
         if len(words) > 3:
             interface_of_address[words[3].split("/")[0]] = words[1]
@@ -74,7 +72,7 @@ def is_reachable(address, port):
     return True, "connected"
 
 
-def port_is_free(port):
+def check_port(port):
     """Whether this machine can listen at the port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -96,7 +94,7 @@ def list_gpus():
 
 
 def iter_checks(settings, nodes, node, port):
-    """Every check as (level, what, told); level: ok, warning or failed."""
+    """Every check as (level, what, detail); level: ok, warning or failed."""
     unfilled = [
         path.name for path in sorted(HERE.rglob("*.sh")) if re.search(r"@ADDRESS_\d+@", path.read_text("utf-8"))
     ]
@@ -110,23 +108,21 @@ def iter_checks(settings, nodes, node, port):
     yield from check_storage(settings)
 
 
+def get_level(good):
+    """The level of a check that passes or fails."""
+    return "ok" if good else "failed"
+
+
 def check_network(nodes, node, port):
     """Interface, names, reachability, port."""
     local_addresses = list_own_addresses()
     if node and node["interface"]:
         has = node["interface"] in local_addresses.values()
-        yield (
-            ("ok" if has else "failed"),
-            "interface",
-            node["interface"] + ("" if has else f" is not here; there are {sorted(set(local_addresses.values()))}"),
-        )
+        missing = "" if has else f" is not here; there are {sorted(set(local_addresses.values()))}"
+        yield get_level(has), "interface", node["interface"] + missing
     if node and node["address"] and local_addresses:
         mine = set(resolve_name(node["address"])) & set(local_addresses)
-        yield (
-            ("ok" if mine else "failed"),
-            "address",
-            f"{node['address']} is {'' if mine else 'not '}an address of this machine",
-        )
+        yield get_level(mine), "address", f"{node['address']} is {'' if mine else 'not '}an address of this machine"
     for other in nodes:
         if other["address"] and (node is None or other["number"] != node["number"]):
             resolved_addresses = resolve_name(other["address"])
@@ -134,11 +130,11 @@ def check_network(nodes, node, port):
                 yield "failed", f"node {other['number']:03d}", f"{other['address']} does not resolve"
     master = nodes[0]
     if node and node["number"] == master["number"]:
-        good, detail = port_is_free(port)
-        yield ("ok" if good else "failed"), f"port {port}", detail
+        good, detail = check_port(port)
+        yield get_level(good), f"port {port}", detail
     elif master["address"]:
         good, detail = is_reachable(master["address"], port)
-        yield ("ok" if good else "failed"), f"first node {master['address']}:{port}", detail
+        yield get_level(good), f"first node {master['address']}:{port}", detail
 
 
 def check_hardware(settings, node):
@@ -148,7 +144,7 @@ def check_hardware(settings, node):
     if gpu_list is None:
         yield "warning", "GPUs", "no nvidia-smi here: training would run on the CPU"
         return
-    yield ("ok" if len(gpu_list) >= needed else "failed"), "GPUs", f"{len(gpu_list)} here, {needed} needed"
+    yield get_level(len(gpu_list) >= needed), "GPUs", f"{len(gpu_list)} here, {needed} needed"
     peak = settings["predicted"]["memory_gib"]["expected"]
     for number, (name, size) in enumerate(gpu_list):
         if size < peak:
@@ -166,7 +162,7 @@ def check_software(settings):
     requires = settings.get("requires", {})
     missing = find_unmet(requires)
     for name, limit in requires.items():
-        yield ("failed" if name in missing else "ok"), f"{name}{limit}", missing.get(name, "as this plan needs")
+        yield get_level(name not in missing), f"{name}{limit}", missing.get(name, "as this plan needs")
 
 
 def find_unmet(requires):
@@ -194,11 +190,8 @@ def check_storage(settings):
     for key in ("path", "tokenizer", "init_from"):
         path = settings["data"][key]
         if path is not None:
-            yield (
-                ("ok" if Path(path).exists() else "failed"),
-                f"data {key}",
-                path if Path(path).exists() else f"{path} is not here",
-            )
+            is_here = Path(path).exists()
+            yield get_level(is_here), f"data {key}", path if is_here else f"{path} is not here"
 
 
 def main():
@@ -211,11 +204,8 @@ def main():
     node = find_this_node(nodes, args.node)
     rows = list(iter_checks(settings, nodes, node, launch["port"]))
     if args.json:
-        print(
-            json.dumps(
-                [{"level": level, "what": what, "told": detail} for level, what, detail in rows], ensure_ascii=False
-            )
-        )
+        documents = [{"level": level, "what": what, "told": detail} for level, what, detail in rows]
+        print(json.dumps(documents, ensure_ascii=False))
     else:
         for level, what, detail in rows:
             print(f"{level:8} {what}: {detail}")
