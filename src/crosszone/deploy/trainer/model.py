@@ -16,6 +16,8 @@ The kind of function is the architecture's; what settings.json does not tell (pa
 caps on logits) is left out: it changes neither time nor memory, but such published weights are not for this model.
 """
 
+import functools
+
 import torch
 import torch.nn.functional as F
 from attention import Attention, LatentAttention, build_norm, build_rotary_table, get_local_part
@@ -62,23 +64,19 @@ class Transformer(nn.Module):
         hidden, width, rows = model["hidden"], model["embedding_width"], model["vocab_padded_to"] or model["vocab"]
         learned, projected, tied = model["positions"] == "learned", width != hidden, model["tied_embeddings"]
 
-        def table(count, wide):
-            return nn.Embedding(count, wide, device=device)
-
-        def linear(wide, out, bias=False):
-            return nn.Linear(wide, out, bias=bias, device=device)
-
-        self.embed = table(rows, width) if first else None
-        self.project_in = linear(width, hidden) if first and projected else None
-        self.position_table = table(model["max_seq_len"], hidden) if first and learned else None
-        self.token_types = table(model["token_types"], hidden) if first and model["token_types"] else None
+        build_table = functools.partial(nn.Embedding, device=device)
+        build_linear = functools.partial(nn.Linear, device=device)
+        self.embed = build_table(rows, width) if first else None
+        self.project_in = build_linear(width, hidden, bias=False) if first and projected else None
+        self.position_table = build_table(model["max_seq_len"], hidden) if first and learned else None
+        self.token_types = build_table(model["token_types"], hidden) if first and model["token_types"] else None
         self.embed_norm = build_norm(model, device) if first and model["embedding_norm"] else None
         self.layers = nn.ModuleDict({str(layer): TransformerBlock(model, layer, device) for layer in layers})
         self.norm = build_norm(model, device) if last and model["final_norm"] else None
-        self.pooler = linear(hidden, hidden, bias=True) if last and model["pooler"] else None
-        self.mlm = linear(hidden, hidden, bias=True) if last and model["mlm_head"] else None
+        self.pooler = build_linear(hidden, hidden) if last and model["pooler"] else None
+        self.mlm = build_linear(hidden, hidden) if last and model["mlm_head"] else None
         self.mlm_norm = build_norm(model, device) if last and model["mlm_head"] else None
-        self.project_out = linear(hidden, width) if last and projected else None
+        self.project_out = build_linear(hidden, width, bias=False) if last and projected else None
         self.head = Head(model, own_weight=not (tied and first), device=device) if last else None
         self.tied = {"head.weight": "embed.weight"} if tied and last and not first else {}
 
@@ -212,7 +210,7 @@ def _apply_norm(x, norm):
 # ---- the MLP, and experts ----
 
 # A mixture is dropless: tokens are sorted by expert, each expert takes however many it got. Weights of all routed
-# experts are stacked, [experts, in, out], so that one grouped product does them all and tensor parallelism can cut
+# experts are stacked, [experts, in, out], so that one grouped GEMM does them all and tensor parallelism can cut
 # the inner width.
 
 
@@ -255,51 +253,46 @@ class Experts(nn.Module):
         moe, hidden, bias = model["moe"], model["hidden"], "mlp" in model["bias"]
         count, inner = moe["experts"], moe["ffn_hidden"]
 
-        def weight(*shape):
+        def create_weight(*shape):
             return nn.Parameter(torch.empty(*shape, device=device))
 
         gated = model["activation"] in GATED
-        self.gate = weight(count, hidden, inner) if gated else None
-        self.up = weight(count, hidden, inner)
-        self.down = weight(count, inner, hidden)
-        self.gate_bias = weight(count, inner) if gated and bias else None
-        self.up_bias = weight(count, inner) if bias else None
+        self.gate = create_weight(count, hidden, inner) if gated else None
+        self.up = create_weight(count, hidden, inner)
+        self.down = create_weight(count, inner, hidden)
+        self.gate_bias = create_weight(count, inner) if gated and bias else None
+        self.up_bias = create_weight(count, inner) if bias else None
         self.activation = ACTIVATIONS[model["activation"]]
 
     def forward(self, x, counts):
         """Outputs of tokens x [tokens, hidden] sorted by expert; the first counts[0] go to expert 0, and so on."""
-        inner = self._product(x, self.up, self.up_bias, counts)
+        inner = multiply_grouped(x, self.up, self.up_bias, counts)
         if self.gate is not None:
-            inner = self.activation(self._product(x, self.gate, self.gate_bias, counts)) * inner
+            inner = self.activation(multiply_grouped(x, self.gate, self.gate_bias, counts)) * inner
         else:
             inner = self.activation(inner)
-        return self._product(inner, self.down, None, counts)
+        return multiply_grouped(inner, self.down, None, counts)
 
-    def _product(self, x, weight, bias, counts):
-        weight = get_local_part(weight)
-        y = _grouped(x, weight, counts) if _has_grouped(x) else _one_by_one(x, weight, counts)
-        return (
-            y
-            if bias is None
-            else y + get_local_part(bias).repeat_interleave(counts, dim=0, output_size=len(x)).to(y.dtype)
-        )
+
+def multiply_grouped(x, weight, bias, counts):
+    """Each expert's tokens by its own weight: one grouped GEMM where the GPU has it, else one after the other."""
+    weight = get_local_part(weight)
+    if _has_grouped(x):
+        y = F.grouped_mm(x.bfloat16(), weight.bfloat16(), offs=counts.cumsum(0, dtype=torch.int32))
+    else:
+        y = torch.cat([part @ weight[i] for i, part in enumerate(x.split(counts.tolist()))])
+    if bias is None:
+        return y
+    return y + get_local_part(bias).repeat_interleave(counts, dim=0, output_size=len(x)).to(y.dtype)
 
 
 def _has_grouped(x):
-    """The grouped product wants bf16 (or autocast to it) on an NVIDIA GPU of compute capability 8 or more."""
+    """PyTorch's grouped GEMM wants bf16 (or autocast to it) on an NVIDIA GPU of compute capability 8 or more."""
     if not x.is_cuda or torch.version.hip or not hasattr(F, "grouped_mm"):
         return False
     if torch.cuda.get_device_capability(x.device)[0] < 8:
         return False
     return (torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype) == torch.bfloat16
-
-
-def _grouped(x, weight, counts):
-    return F.grouped_mm(x.bfloat16(), weight.bfloat16(), offs=counts.cumsum(0, dtype=torch.int32))
-
-
-def _one_by_one(x, weight, counts):
-    return torch.cat([part @ weight[i] for i, part in enumerate(x.split(counts.tolist()))])
 
 
 class MoE(nn.Module):

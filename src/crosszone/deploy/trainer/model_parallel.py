@@ -53,14 +53,14 @@ IGNORED = -100
 
 def split_model(model: nn.Module, mesh: DeviceMesh, *, sequence: bool) -> None:
     """Cut a Transformer (on device meta, before FSDP) over the ranks of a mesh of one dimension."""
-    sizes, ranks, rank = model.model, mesh.size(), mesh.get_local_rank()
-    _check_heads(sizes, ranks)
+    architecture, ranks, rank = model.model, mesh.size(), mesh.get_local_rank()
+    _check_heads(architecture, ranks)
     stream: Placement = Shard(1) if sequence else Replicate()
     for block in model.layers.values():
         attention = block.attention
-        attention.first_head = rank * sizes["heads"] // ranks
-        copied = sizes["mla"] is None and sizes["kv_heads"] < ranks
-        _split_module(attention, mesh, stream, _get_head_rows(sizes, ranks, rank) if copied else None)
+        attention.first_head = rank * architecture["heads"] // ranks
+        copied = architecture["mla"] is None and architecture["kv_heads"] < ranks
+        _split_module(attention, mesh, stream, _get_head_rows(architecture, ranks, rank) if copied else None)
         if hasattr(block.mlp, "balance"):
             block.mlp.balance /= ranks  # every rank adds the whole gradient of that loss
         _split_module(block.mlp, mesh, stream)
@@ -80,11 +80,11 @@ def split_model(model: nn.Module, mesh: DeviceMesh, *, sequence: bool) -> None:
             model._compute_logits = lambda x: compute_logits(_move_activation(x, mesh, stream, Replicate()))
 
 
-def _check_heads(sizes: dict, ranks: int) -> None:
-    if sizes["qk_norm"] == "full":
+def _check_heads(architecture: dict, ranks: int) -> None:
+    if architecture["qk_norm"] == "full":
         raise Refusal("strategy.tp > 1: queries and keys are normalised over all heads (qk_norm full); use tp 1")
-    heads, kv_heads = sizes["heads"], sizes["kv_heads"]
-    if heads % ranks or (sizes["mla"] is None and kv_heads % ranks and ranks % kv_heads):
+    heads, kv_heads = architecture["heads"], architecture["kv_heads"]
+    if heads % ranks or (architecture["mla"] is None and kv_heads % ranks and ranks % kv_heads):
         raise Refusal(f"strategy.tp={ranks} divides neither {heads} heads nor goes with {kv_heads} key/value heads")
 
 
@@ -114,9 +114,9 @@ def _split_module(module: nn.Module, mesh: DeviceMesh, stream: Placement, copied
     module.forward = run
 
 
-def _get_head_rows(sizes: dict, ranks: int, rank: int) -> slice:
+def _get_head_rows(architecture: dict, ranks: int, rank: int) -> slice:
     """Rows of the key/value head that this rank's queries belong to: several ranks use the same."""
-    head, width = rank * sizes["kv_heads"] // ranks, sizes["head_dim"]
+    head, width = rank * architecture["kv_heads"] // ranks, architecture["head_dim"]
     return slice(head * width, (head + 1) * width)
 
 

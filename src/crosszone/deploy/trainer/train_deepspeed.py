@@ -90,7 +90,7 @@ class DeepSpeedTrainer(FrameworkTrainer):
         if tp > 1:
             set_first_heads(run, self.module)
         if is_mics(config):
-            self.checkpoints.share_states(engine)
+            self.checkpoints.save_on_each_process(engine)
         if done is not None:
             self.checkpoints.load(engine, done)
         super().__init__(run, engine, engine.optimizer, done or 0)
@@ -134,17 +134,17 @@ class DeepSpeedTrainer(FrameworkTrainer):
 def time_pipeline(engine: Any, metrics: StepMetrics) -> None:
     """Have every instruction of the pipeline schedule measured."""
 
-    def timed(kind: str, function: Any) -> Any:
-        def instruction(self: Any, *args: Any, **kwargs: Any) -> Any:
-            counted = sum(1 for span in metrics.spans if span[0] == kind)
-            numbered = {"micro_batch": counted} if kind in ("forward", "backward") else {}
-            with metrics.record_span(kind, **numbered):
+    def wrap_instruction(kind: str, function: Any) -> Any:
+        def run_timed(self: Any, *args: Any, **kwargs: Any) -> Any:
+            count = sum(1 for span in metrics.spans if span[0] == kind)
+            about = {"micro_batch": count} if kind in ("forward", "backward") else {}
+            with metrics.record_span(kind, **about):
                 return function(self, *args, **kwargs)
 
-        return instruction
+        return run_timed
 
     engine._INSTRUCTION_MAP = {
-        command: timed(SPANS[command.__name__], function) if command.__name__ in SPANS else function
+        command: wrap_instruction(SPANS[command.__name__], function) if command.__name__ in SPANS else function
         for command, function in engine._INSTRUCTION_MAP.items()
     }
 
@@ -441,7 +441,7 @@ class DeepSpeedCheckpoints:
         steps_by_rank = self.run.gather_objects(set(list_steps(self.folder)))
         return max(set.intersection(*steps_by_rank), default=None)
 
-    def share_states(self, engine: Any) -> None:
+    def save_on_each_process(self, engine: Any) -> None:
         """Have every launcher process keep all of its sets' states: DeepSpeed itself writes the first set's only."""
         writers = self.run.gather_objects((str(self.folder), dist.get_rank(engine.optimizer.dp_process_group)))
         writes = writers.index(writers[self.run.rank]) == self.run.rank

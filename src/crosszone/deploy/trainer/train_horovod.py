@@ -133,11 +133,11 @@ INSTALL = (
 
 def wrap_optimizer(hvd: ModuleType, run: TrainerRun, model: torch.nn.Module, optimizer: Any) -> OptimizerGroup:
     """The optimizer, each part of it wrapped so that its gradients are averaged over all ranks."""
-    talk, count = run.strategy["communication"], run.micro_batches
-    half = "fp16" in (talk["compression"], talk["gradient_dtype"])
+    communication, count = run.strategy["communication"], run.micro_batches
+    half = "fp16" in (communication["compression"], communication["gradient_dtype"])
     # Reductions start in the backward pass that completes this many; with one more than there are, they wait for
     # synchronize(), which is after the last.
-    passes = count if talk["overlap_gradients"] else count + 1
+    passes = count if communication["overlap_gradients"] else count + 1
     wrapped = []
     for inner in getattr(optimizer, "optimizers", (optimizer,)):
         parameter_ids = {id(parameter) for group in inner.param_groups for parameter in group["params"]}
@@ -162,14 +162,14 @@ def make_copyable(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         return optimizer
     defaults = dict(optimizer.defaults)
 
-    def made(self: Any, params: Any) -> None:
+    def init_with_defaults(self: Any, params: Any) -> None:
         kind.__init__(self, params, **defaults)
 
-    def step(self: Any, closure: Any = None) -> None:
+    def step_with_closure(self: Any, closure: Any = None) -> None:
         del closure
         kind.step(self)
 
-    optimizer.__class__ = type(kind.__name__, (kind,), {"__init__": made, "step": step})
+    optimizer.__class__ = type(kind.__name__, (kind,), {"__init__": init_with_defaults, "step": step_with_closure})
     return optimizer
 
 

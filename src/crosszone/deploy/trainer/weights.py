@@ -28,12 +28,11 @@ def init_weights(module, seed, device=None):
     """
     if any(parameter.is_meta for parameter in module.parameters()):
         module.to_empty(device=device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    transformer = next(part for part in module.modules() if hasattr(part, "tied"))
-    for name, parameter in module.named_parameters():
-        full = get_full_name(name)
-        fill_parameter(
-            parameter, _make_values(parameter, transformer.tied.get(full, full), seed, transformer.model["layers"])
-        )
+    transformer = _find_transformer(module)
+    for wrapped, parameter in module.named_parameters():
+        name = get_full_name(wrapped)
+        name = transformer.tied.get(name, name)
+        fill_parameter(parameter, _make_values(parameter, name, seed, transformer.model["layers"]))
     return module
 
 
@@ -158,12 +157,11 @@ def load_huggingface(transformer, folder, device=None):
         sources = _list_source_tensors(model.tied.get(name, name), config, model.model)
         if name == "head.weight" and config.get("tie_word_embeddings") and sources[0] not in weight_files.places:
             sources = [OUTER["embed.weight"]]
-        parts = [weight_files.take(source, name) for source in sources]
+        parts = [weight_files.read_tensor(source, name) for source in sources]
         value = torch.stack(parts).transpose(1, 2) if ".experts." in name else parts[0]
-        fill_parameter(
-            parameter, _pad_to_parameter(value, parameter, name, sources[0]).to(parameter.device, parameter.dtype)
-        )
-    _check_nothing_left(weight_files, model, folder)
+        value = _pad_to_parameter(value, parameter, name, sources[0])
+        fill_parameter(parameter, value.to(parameter.device, parameter.dtype))
+    _check_all_taken(weight_files, model, folder)
 
 
 def read_config(transformer, folder):
@@ -176,7 +174,7 @@ def read_config(transformer, folder):
         raise WeightsError(f"{path}: not there; init_from must be a local folder of a Hugging Face model")
     config = json.loads(path.read_text("utf-8"))
     model = _find_transformer(transformer)
-    _check(config, model.model, path)
+    _check_config(config, model.model, path)
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     model.theta = float(config.get("rope_theta") or rope.get("rope_theta") or 10_000.0)
     model.scaling = _build_frequency_scaling(rope, path)
@@ -186,7 +184,7 @@ def read_config(transformer, folder):
     return config
 
 
-def _check(config, model, path):
+def _check_config(config, model, path):
     family = config.get("model_type")
     if family not in FAMILIES:
         raise WeightsError(f"{path}: model_type={family!r} is not one of {', '.join(FAMILIES)}")
@@ -223,13 +221,13 @@ def _build_frequency_scaling(rope, path):
         raise WeightsError(f"{path}: rope_scaling of type {kind!r} is not one of default, linear, llama3")
     low, high, length = rope["low_freq_factor"], rope["high_freq_factor"], rope["original_max_position_embeddings"]
 
-    def scaled(frequencies):
+    def scale_llama3(frequencies):
         # Waves that fit more than `high` times into the length stay, those that fit less than `low` times stretch.
         turns = length * frequencies / (2 * math.pi)
         weight = ((turns - low) / (high - low)).clamp(0, 1)
         return weight * frequencies + (1 - weight) * frequencies / rope["factor"]
 
-    return scaled
+    return scale_llama3
 
 
 def _list_source_tensors(name, config, model):
@@ -261,11 +259,15 @@ def _pad_to_parameter(value, parameter, name, source):
     return value
 
 
-def _check_nothing_left(shelf, bare, folder):
+def _check_all_taken(weight_files, transformer, folder):
     """Refuse weights of this stage's layers that the model has no place for: its function would be another."""
-    prefixes = tuple(f"model.layers.{layer}." for layer in bare.layers)
-    for source in shelf.places:
-        if source.startswith(prefixes) and source not in shelf.taken and not source.endswith("rotary_emb.inv_freq"):
+    prefixes = tuple(f"model.layers.{layer}." for layer in transformer.layers)
+    for source in weight_files.places:
+        if (
+            source.startswith(prefixes)
+            and source not in weight_files.taken
+            and not source.endswith("rotary_emb.inv_freq")
+        ):
             raise WeightsError(f"{folder}: {source} has no place in the plan's model (model.bias, model.qk_norm?)")
 
 
@@ -283,11 +285,11 @@ class _WeightFiles:
             self.places = json.loads(index.read_text("utf-8"))["weight_map"]
         else:
             files = sorted(path.name for path in folder.glob("*.safetensors"))
-            self.places = {name: file for file in files for name in self._file(file).keys()}  # noqa: SIM118 (no mapping)
+            self.places = {name: file for file in files for name in self._open_file(file).keys()}  # noqa: SIM118 (no mapping)
         if not self.places:
             raise WeightsError(f"{folder}: has no .safetensors file; other formats are not read")
 
-    def _file(self, name):
+    def _open_file(self, name):
         from safetensors import safe_open  # only fine-tuning needs it
 
         if name not in self.open:
@@ -296,9 +298,9 @@ class _WeightFiles:
             self.open[name] = safe_open(self.folder / name, framework="pt")
         return self.open[name]
 
-    def take(self, source, name):
+    def read_tensor(self, source, name):
         """One whole tensor."""
         if source not in self.places:
             raise WeightsError(f"{self.folder}: has no tensor {source}, which {name} needs")
         self.taken.add(source)
-        return self._file(self.places[source]).get_tensor(source)
+        return self._open_file(self.places[source]).get_tensor(source)
