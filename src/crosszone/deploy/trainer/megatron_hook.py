@@ -87,13 +87,13 @@ def parse_flags(text: str) -> list[str]:
 
 def apply_overrides(flags: list[str], *, steps: int | None, out: str, resume: bool) -> list[str]:
     """Flags with another length, folder or start; Megatron takes the last of two."""
-    more = [] if steps is None else ["--train-iters", str(steps)]
+    overrides = [] if steps is None else ["--train-iters", str(steps)]
     if out != "out":
-        more += ["--save", f"{out}/checkpoints", "--load", f"{out}/checkpoints"]
-    every = [*flags, *more]
+        overrides += ["--save", f"{out}/checkpoints", "--load", f"{out}/checkpoints"]
+    words = [*flags, *overrides]
     if not resume:
-        every = [word for at, word in enumerate(every) if word != "--load" and every[at - 1] != "--load"]
-    return every
+        words = [word for index, word in enumerate(words) if word != "--load" and words[index - 1] != "--load"]
+    return words
 
 
 def count_step_tokens(flags: list[str]) -> int:
@@ -107,10 +107,10 @@ class StageWatch(SpanRecorder):
 
     def __init__(self, settings: dict[str, Any], out: Path, *, rank: int, tiny: bool, tokens: int) -> None:
         self.settings, self.out, self.tiny, self.tokens = settings, out, tiny, tokens
-        at = get_coordinates(rank, settings)
-        self.stage, self.rank = at["pp"], rank
+        place = get_coordinates(rank, settings)
+        self.stage, self.rank = place["pp"], rank
         self.last = self.stage == settings["strategy"]["pp"] - 1
-        self.writes = all(at[axis] == 0 for axis in ("tp", "cp", "dp"))
+        self.writes = all(place[axis] == 0 for axis in ("tp", "cp", "dp"))
         super().__init__(f"stage-{self.stage}")
         self.running = self.broken = False
         self.waiting: dict[int, dict[str, int]] = {}
@@ -174,25 +174,22 @@ class StageWatch(SpanRecorder):
         return about
 
     def write_header(self) -> None:
-        """Open the file; the first line of a start: lanes, and what the numbers are of."""
+        """Open the file and write the first line of a start."""
         import torch
 
-        zones = self.settings.get("zones") or ["zone"]
-        zone = zones[self.settings["zone_of_rank"][self.rank]]
-        meta = {
-            "framework": "megatron",
-            "stage": self.stage,
-            "ranks": len(self.settings["zone_of_rank"]),
-            "device": torch.cuda.get_device_name() if self.cuda else "cpu",
-            "torch": torch.__version__,
-            "tiny": self.tiny,
-            "memory": "peak allocated on the GPU",
-            "started_unix_s": round(time.time(), 3),
-        }
-        lanes = [{"id": self.lane, "name": f"{zone}, stage {self.stage}", "group": "stages"}]
-        first = {"version": 1, "kind": "measured", "name": str(self.settings.get("name") or "run"), "unit": "s"}
+        header = self.build_header(
+            self.settings,
+            self.rank,
+            framework="megatron",
+            stage=self.stage,
+            ranks=len(self.settings["zone_of_rank"]),
+            device=torch.cuda.get_device_name() if self.cuda else "cpu",
+            torch=torch.__version__,
+            tiny=self.tiny,
+            memory="peak allocated on the GPU",
+        )
         self.lines = MetricsFile(self.out / f"metrics-{self.lane}.jsonl", self.max_bytes)
-        self.lines.write({**first, "lanes": lanes, "meta": meta})
+        self.lines.write(header)
 
     @property
     def max_bytes(self) -> int:
@@ -347,11 +344,11 @@ def list_benchmark_marks(row: dict[str, Any], previous_s: float) -> list[tuple[s
     passes = [span for span in row["spans"] if span["kind"] in ("forward", "backward")]
     if not any(span["kind"] == "backward" for span in passes):
         return []
-    first = next(at for at, span in enumerate(passes) if span["kind"] == "backward") - 1
-    pairs, at = [], max(0, first)
-    while at + 1 < len(passes) and (passes[at]["kind"], passes[at + 1]["kind"]) == ("forward", "backward"):
-        pairs.append((passes[at], passes[at + 1]))
-        at += 2
+    first = next(index for index, span in enumerate(passes) if span["kind"] == "backward") - 1
+    pairs, index = [], max(0, first)
+    while index + 1 < len(passes) and (passes[index]["kind"], passes[index + 1]["kind"]) == ("forward", "backward"):
+        pairs.append((passes[index], passes[index + 1]))
+        index += 2
     marks = [("iteration start", row["start_s"]), ("warmup start", passes[0]["start_s"])]
     for ahead, back in pairs:
         marks += [("forward start", ahead["start_s"]), ("backward start", back["start_s"])]

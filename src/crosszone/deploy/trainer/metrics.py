@@ -43,14 +43,12 @@ class StepMetrics(SpanRecorder):
         run.wait_for_ranks()
         self.zero = time.perf_counter()
         if self.lines:
-            self.lines.write(self.build_header())
+            self.lines.write(self.build_header(run.settings, run.rank, **self.describe()))
 
-    def build_header(self) -> dict[str, Any]:
-        """The first line of a start."""
-        zones = self.run.settings.get("zones") or ["zone"]
-        zone = zones[self.run.zone_of_rank[self.run.rank]]
+    def describe(self) -> dict[str, str | int | bool]:
+        """What the numbers of a start are of."""
         strategy = self.run.settings.get("strategy") or {}
-        meta: dict[str, str | int | float | bool] = {
+        return {
             "framework": self.run.settings["framework"],
             "model": str(self.run.settings["model"].get("name") or "own"),
             **{key: strategy[key] for key in ("dp", "tp", "pp", "cp", "ep", "micro_batch") if key in strategy},
@@ -60,11 +58,7 @@ class StepMetrics(SpanRecorder):
             "torch": torch.__version__,
             "tiny": self.run.tiny,
             "memory": "peak allocated on the GPU" if self.cuda else "peak resident size of the process",
-            "started_unix_s": round(time.time(), 3),
         }
-        lanes = [{"id": self.lane, "name": f"{zone}, stage {self.stage}", "group": "stages"}]
-        name = str(self.run.settings.get("name") or "run")
-        return {"version": 1, "kind": "measured", "name": name, "unit": "s", "lanes": lanes, "meta": meta}
 
     def begin(self, step: int) -> None:
         """A step begins."""

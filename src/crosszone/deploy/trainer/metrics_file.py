@@ -36,6 +36,18 @@ class SpanRecorder:
         self.step_start, self.first = 0.0, None
         self.spans: list[tuple[str, Any, Any, dict[str, Any]]] = []
 
+    def build_header(self, settings: Mapping[str, Any], rank: int, **meta: Any) -> dict[str, Any]:
+        """The first line of a start: the lane, and what the numbers are of."""
+        zone = (settings.get("zones") or ["zone"])[settings["zone_of_rank"][rank]]
+        return {
+            "version": 1,
+            "kind": "measured",
+            "name": str(settings.get("name") or "run"),
+            "unit": "s",
+            "lanes": [{"id": self.lane, "name": f"{zone}, stage {meta['stage']}", "group": "stages"}],
+            "meta": {**meta, "started_unix_s": round(time.time(), 3)},
+        }
+
     def start_step(self) -> None:
         """A step begins. The GPU must be idle, so that times of host and events meet."""
         self.spans, self.first = [], self.mark()
