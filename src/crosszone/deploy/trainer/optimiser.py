@@ -34,6 +34,13 @@ def build_optimizer(run: TrainerRun, model: nn.Module) -> Any:
         # Matrices of the layers; everything else (tables, norms, stacked experts) by AdamW at the same rate.
         muon = torch.optim.Muon(inner, lr=lr, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
         return OptimizerGroup(muon, torch.optim.AdamW(other_groups, lr=lr, betas=betas, eps=eps))
+    return create_optimizer(run, groups)
+
+
+def create_optimizer(run: TrainerRun, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """The optimizer of the job over groups of parameters; not Muon, which wants to know their names."""
+    kind, training = run.job["optimizer"], run.training
+    lr, eps, betas = training["lr"], training["eps"], (training["beta1"], training["beta2"])
     makers = {
         "adamw": lambda: torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps),
         "adam": lambda: torch.optim.Adam(groups, lr=lr, betas=betas, eps=eps),
@@ -50,8 +57,10 @@ def build_optimizer(run: TrainerRun, model: nn.Module) -> Any:
 
 def group_by_decay(parameters: list[nn.Parameter], decay: float) -> list[dict[str, Any]]:
     """Two groups: matrices, which decay, and the rest, which does not."""
-    matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
-    vectors = [parameter for parameter in parameters if parameter.ndim < 2]
+    matrices, vectors = [], []
+    for parameter in parameters:
+        shape = getattr(parameter, "ds_shape", parameter.shape)  # of one that DeepSpeed's ZeRO-3 has cut
+        (matrices if len(shape) >= 2 else vectors).append(parameter)
     groups = [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
 

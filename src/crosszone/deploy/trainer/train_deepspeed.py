@@ -39,7 +39,7 @@ from checkpoint import (
 from loop import FrameworkTrainer, train
 from metrics import StepMetrics
 from model import build, compute_loss, init_weights, load_huggingface, read_config, set_recompute
-from optimiser import Lamb, Lion
+from optimiser import create_optimizer, group_by_decay
 from run import Refusal, TrainerRun, run_guarded, start_run
 from torch import nn
 from verify import find_unmet
@@ -83,7 +83,8 @@ class DeepSpeedTrainer(FrameworkTrainer):
         client = None if "optimizer" in config else partial(build_own_optimizer, run)
         # AutoTP makes its groups later than the batch is checked: until then it is told how many replicas there are.
         mpu = SimpleNamespace(get_data_parallel_world_size=lambda: run.strategy["dp"]) if tp > 1 else None
-        groups = build_parameter_groups(run, self.module)
+        parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+        groups = group_by_decay(parameters, run.training["weight_decay"])
         engine, *_ = deepspeed.initialize(
             model=self.module, optimizer=client, model_parameters=groups, config=config, mpu=mpu
         )
@@ -305,30 +306,12 @@ def set_first_heads(run: TrainerRun, module: nn.Module) -> None:
         block.attention.first_head = first
 
 
-def build_parameter_groups(run: TrainerRun, module: nn.Module) -> list[dict[str, Any]]:
-    """Matrices, which decay, and the rest, which does not; ZeRO-3 keeps the shape of a cut parameter aside."""
-    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    matrices = [parameter for parameter in parameters if len(getattr(parameter, "ds_shape", parameter.shape)) >= 2]
-    matrix_ids = {id(parameter) for parameter in matrices}
-    vectors = [parameter for parameter in parameters if id(parameter) not in matrix_ids]
-    param_groups = [
-        {"params": matrices, "weight_decay": run.training["weight_decay"]},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-    return [group for group in param_groups if group["params"]]
-
-
-def build_own_optimizer(run: TrainerRun, parameters: list[dict[str, Any]]) -> torch.optim.Optimizer:
+def build_own_optimizer(run: TrainerRun, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     """An optimizer that DeepSpeed does not have, or only with kernels to be compiled."""
-    kind, training = run.job["optimizer"], run.training
-    lr, betas = training["lr"], (training["beta1"], training["beta2"])
-    if kind == "lion":
-        return Lion(parameters, lr=lr, betas=betas)
-    if kind == "lamb":
-        return Lamb(parameters, lr=lr, betas=betas, eps=max(training["eps"], 1e-6))
-    if kind == "adafactor":
-        return torch.optim.Adafactor(parameters, lr=lr)
-    raise Refusal(f"ds_config.json names no optimizer, and the trainer has no {kind}; generate the bundle again")
+    kind = run.job["optimizer"]
+    if kind not in ("lion", "lamb", "adafactor"):
+        raise Refusal(f"ds_config.json names no optimizer, and the trainer has no {kind}; generate the bundle again")
+    return create_optimizer(run, groups)
 
 
 # ---- DeepSpeed and its configuration ----
@@ -337,8 +320,8 @@ def build_own_optimizer(run: TrainerRun, parameters: list[dict[str, Any]]) -> to
 def import_deepspeed(run: TrainerRun) -> Any:
     """DeepSpeed for this run's device, joined to the process group that there is."""
     os.environ["DS_ACCELERATOR"] = run.device.type
-    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    for name, value in alone.items():
+    defaults = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for name, value in defaults.items():
         os.environ.setdefault(name, value)
     # Its collectives are called by names that torch is about to rename.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
