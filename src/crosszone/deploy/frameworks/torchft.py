@@ -76,11 +76,11 @@ def _get_first_node(launch: Launch, zone: int) -> Node:
 
 
 def _list_lighthouse_options(launch: Launch) -> Iterator[Option]:
-    zones, port, words = len(launch.zones), choose_lighthouse_port(launch), launch.language
+    zones, port, language = len(launch.zones), choose_lighthouse_port(launch), launch.language
     address = f"http://{_format_url_host(launch.nodes[0])}:{port}"
-    yield build_option("flag", "--bind", f"[::]:{port}", words, key="lighthouse_bind", port=port)
-    yield build_option("flag", "--min_replicas", zones, words, key="lighthouse_min_replicas", zones=zones)
-    yield build_option("variable", "TORCHFT_LIGHTHOUSE", address, words, node=launch.nodes[0].name)
+    yield build_option("flag", "--bind", f"[::]:{port}", language, key="lighthouse_bind", port=port)
+    yield build_option("flag", "--min_replicas", zones, language, key="lighthouse_min_replicas", zones=zones)
+    yield build_option("variable", "TORCHFT_LIGHTHOUSE", address, language, node=launch.nodes[0].name)
     yield build_argument(launch, "Manager(use_async_quorum)", False, "torchft_quorum")
     yield build_argument(launch, "Manager(init_sync)", False, "torchft_init_sync")
 

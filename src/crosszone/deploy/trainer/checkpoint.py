@@ -57,15 +57,15 @@ class Checkpoints:
 
     def find_latest(self) -> int | None:
         """The newest checkpoint that every rank that reads can read; None where there is none."""
-        mine: set[int] | None = None
+        readable: set[int] | None = None
         if self.sharded or self.run.rank == self.writer:
             needed = [ABOUT] if self.sharded else [ABOUT, self.file]
-            mine = {
+            readable = {
                 step
                 for step in list_steps(self.folder)
                 if all((self.get_path(step) / name).exists() for name in needed)
             }
-        steps_by_rank = [steps for steps in self.run.gather_objects(mine) if steps is not None]
+        steps_by_rank = [steps for steps in self.run.gather_objects(readable) if steps is not None]
         return max(set.intersection(*steps_by_rank), default=None)
 
     def save(self, step: int, state: dict[str, Any]) -> None:

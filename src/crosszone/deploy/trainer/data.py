@@ -81,9 +81,9 @@ def mask_tokens(run: TrainerRun, mask: int, index: int, tokens: np.ndarray) -> t
     chosen = random.permutation(len(tokens))[: max(1, round(run.training["mask_share"] * len(tokens)))]
     inputs, targets = tokens.copy(), np.full_like(tokens, IGNORED)
     targets[chosen] = tokens[chosen]
-    fate = random.random(len(chosen))
-    inputs[chosen[fate < 0.8]] = mask
-    replaced = chosen[fate >= 0.9]
+    draws = random.random(len(chosen))
+    inputs[chosen[draws < 0.8]] = mask
+    replaced = chosen[draws >= 0.9]
     inputs[replaced] = random.integers(0, run.model["vocab"], len(replaced))
     return inputs, targets
 
@@ -156,15 +156,15 @@ def format_token_error(name: str, token: int, vocab: int) -> str:
 
 def read_token_dtype(path: Path, vocab: int) -> np.dtype[Any]:
     """Type of the ids in a .bin file: as the .json beside it says, else the smallest that holds the vocabulary."""
-    beside = path.with_suffix(".json")
-    if beside.exists():
+    dtype_file = path.with_suffix(".json")
+    if dtype_file.exists():
         try:
-            name = json.loads(beside.read_text(encoding="utf-8"))["dtype"]
+            name = json.loads(dtype_file.read_text(encoding="utf-8"))["dtype"]
             if name in ("uint16", "uint32"):
                 return np.dtype(name)
         except (ValueError, KeyError, TypeError):
             name = "nothing"
-        raise Refusal(f"{beside} gives {name} as dtype; uint16 and uint32 can be read", this_machine=True)
+        raise Refusal(f"{dtype_file} gives {name} as dtype; uint16 and uint32 can be read", this_machine=True)
     return np.dtype(np.uint16 if vocab <= 1 << 16 else np.uint32)
 
 

@@ -82,11 +82,11 @@ def link_dataset(data: Path) -> None:
 
 def iter_token_pieces(path: Path, vocab: int) -> Iterator[np.ndarray]:
     """A file of token ids in pieces."""
-    beside = path.with_suffix(".json")
-    dtype_name = json.loads(beside.read_text(encoding="utf-8")).get("dtype") if beside.is_file() else None
+    dtype_file = path.with_suffix(".json")
+    dtype_name = json.loads(dtype_file.read_text(encoding="utf-8")).get("dtype") if dtype_file.is_file() else None
     dtype = np.dtype(dtype_name or ("uint16" if vocab <= 2**16 else "uint32"))
     if path.stat().st_size % dtype.itemsize:
-        sys.exit(f"{path} is no whole number of {dtype.name} tokens; say their type in {beside.name}")
+        sys.exit(f"{path} is no whole number of {dtype.name} tokens; say their type in {dtype_file.name}")
     tokens = np.memmap(path, dtype=dtype, mode="r")
     for start in range(0, len(tokens), PIECE):
         yield np.asarray(tokens[start : start + PIECE])
@@ -98,10 +98,10 @@ def iter_encoded_documents(path: Path, tokenizer: str | None) -> Iterator[np.nda
         sys.exit(f"{path} is text: name a tokenizer with --tokenizer tokenizer.json")
     from tokenizers import Tokenizer
 
-    words = Tokenizer.from_file(str(tokenizer))
-    end = next((token_id for name in ENDS if (token_id := words.token_to_id(name)) is not None), None)
+    encoder = Tokenizer.from_file(str(tokenizer))
+    end = next((token_id for name in ENDS if (token_id := encoder.token_to_id(name)) is not None), None)
     for text in iter_texts(path):
-        ids = words.encode(text).ids
+        ids = encoder.encode(text).ids
         if ids:
             yield np.asarray([*ids, *([] if end is None or ids[-1] == end else [end])])
 

@@ -303,9 +303,9 @@ class ContextShard:
 def _attend_piece(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor, first: int, end: int) -> Tensor:
     """Attention of the queries first..end-1 to the keys they may see."""
     causal, window = attention.causal, attention.window
-    low = max(0, first - window + 1) if window is not None else 0
-    high = end if causal else k.shape[2] if window is None else min(k.shape[2], end + window - 1)
-    k, v = k[:, :, low:high], v[:, :, low:high]
+    first_key = max(0, first - window + 1) if window is not None else 0
+    end_key = end if causal else k.shape[2] if window is None else min(k.shape[2], end + window - 1)
+    k, v = k[:, :, first_key:end_key], v[:, :, first_key:end_key]
     sinks = get_local_part(attention.sinks)
     plain = window is None and attention.slopes is None
     if plain and not causal:
@@ -315,7 +315,7 @@ def _attend_piece(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor, first: 
         triangle = causal_lower_right(q.shape[2], k.shape[2])
         return F.scaled_dot_product_attention(q, k, v, attn_mask=triangle, scale=attention.scale)
     queries = torch.arange(first, end, device=q.device)
-    keys = torch.arange(low, high, device=q.device)
+    keys = torch.arange(first_key, end_key, device=q.device)
     if attention.slopes is None:
         mask = build_attention_mask(queries, keys, causal, window)
     else:

@@ -56,7 +56,7 @@ class OuterOptimizer:
         zones: dict[int, list[int]] = {}
         for rank, zone in enumerate(run.zone_of_rank):
             zones.setdefault(zone, []).append(rank)
-        self.mine = zones[run.zone_of_rank[run.rank]]
+        self.zone_ranks = zones[run.zone_of_rank[run.rank]]
         self.shares = min(len(ranks) for ranks in zones.values())
         place = {rank: number for ranks in zones.values() for number, rank in enumerate(ranks)}
         self.place = place[run.rank]
@@ -73,11 +73,11 @@ class OuterOptimizer:
         """What to do after a step, by name: fragments that arrive, then those that set out; all of them at the end."""
         count = len(self.fragments)
         ends = step == self.run.steps
-        mine = [n for n in range(count) if ends or (step - (n + 1) * self.every // count) % self.every == 0]
+        due = [n for n in range(count) if ends or (step - (n + 1) * self.every // count) % self.every == 0]
         actions = [
             ("arrives", self.receive_fragment, n) for n, (then, _, _) in self.exchanges.items() if ends or then <= step
         ]
-        for number in mine:
+        for number in due:
             actions.append(("sets out", self.send_fragment, number))
             if ends or not self.delay:
                 actions.append(("arrives", self.receive_fragment, number))
@@ -102,10 +102,10 @@ class OuterOptimizer:
         if exchange is not None:
             exchange.wait()
         local, common = self.fragments[number], self.common_weights[number]
-        mean, at = self.finish_exchange(wire), 0
+        mean, offset = self.finish_exchange(wire), 0
         for old in common:
-            old.grad = mean[at : at + old.numel()].view_as(old)
-            at += old.numel()
+            old.grad = mean[offset : offset + old.numel()].view_as(old)
+            offset += old.numel()
         self.optimizer.step()
         went_on = step > then - self.delay
         for old, new in zip(common, local, strict=True):
@@ -119,13 +119,13 @@ class OuterOptimizer:
         wire[: moved.numel()] = (moved * self.weight).to(self.wire)
         if self.place >= self.shares:
             return wire, None
-        mine = wire.view(self.shares, size)[self.place]
-        return wire, dist.all_reduce(mine, group=self.across, async_op=True)
+        share = wire.view(self.shares, size)[self.place]
+        return wire, dist.all_reduce(share, group=self.across, async_op=True)
 
     def finish_exchange(self, wire: torch.Tensor) -> torch.Tensor:
         """The mean over zones: each rank of a zone hands the share it carried to its neighbours."""
-        if len(self.mine) > 1:
-            for number, rank in enumerate(self.mine[: self.shares]):
+        if len(self.zone_ranks) > 1:
+            for number, rank in enumerate(self.zone_ranks[: self.shares]):
                 dist.broadcast(wire.view(self.shares, -1)[number], src=rank, group=self.inside)
         return wire.float()
 
@@ -151,7 +151,7 @@ def split_evenly(parameters: list[torch.Tensor], count: int) -> list[list[torch.
         target_part = min(count - 1, (done_elements + parameter.numel() // 2) * count // total)
         filled = sum(1 for part in parts if part)
         # As many tensors must be left as there are empty parts.
-        at = max(target_part, filled - 1, 0) if remaining > count - filled else filled
-        parts[min(at, filled)].append(parameter)
+        part_number = max(target_part, filled - 1, 0) if remaining > count - filled else filled
+        parts[min(part_number, filled)].append(parameter)
         done_elements += parameter.numel()
     return parts

@@ -67,30 +67,30 @@ def build_mesh(run: TrainerRun) -> RankMesh:
     strategy, ranks = run.strategy, _arrange_ranks(run)
     pp, dp, cp, tp = ranks.shape
     zone_of, node_of = torch.tensor(run.zone_of_rank), torch.tensor(run.settings["node_of_rank"])
-    alone = strategy["local_update"] is not None
-    zones = len(set(zone_of[ranks[0, :, 0, 0]].tolist())) if alone else 1
-    within, home_of = strategy["shard_within"], {"zone": zone_of, "node": node_of}.get(strategy["shard_within"])
+    is_local = strategy["local_update"] is not None
+    zones = len(set(zone_of[ranks[0, :, 0, 0]].tolist())) if is_local else 1
+    within, place_of = strategy["shard_within"], {"zone": zone_of, "node": node_of}.get(strategy["shard_within"])
     shard = min(strategy["shard_ranks"], dp // zones)
     if dp % (zones * shard):
         raise Refusal(f"{dp} replicas are not {zones} zones of groups of {shard} that share states; plan again")
-    homes = [_locate_replica(ranks[:, d], zone_of if alone else None, home_of) for d in range(dp)]
-    order = sorted(range(dp), key=lambda d: (homes[d], d))
+    places = [_locate_replica(ranks[:, d], zone_of if is_local else None, place_of) for d in range(dp)]
+    order = sorted(range(dp), key=lambda d: (places[d], d))
     for first in range(0, dp, shard):
-        team = order[first : first + shard]
-        if any(homes[a] != homes[b] for a, b in pairwise(team)):
+        group = order[first : first + shard]
+        if any(places[a] != places[b] for a, b in pairwise(group)):
             raise Refusal(
-                f"strategy.shard_within={within}: replicas {team} would share states across {within}s; plan again"
+                f"strategy.shard_within={within}: replicas {group} would share states across {within}s; plan again"
             )
-        counts = {strategy["replica_micro_batches"][d] for d in team}
+        counts = {strategy["replica_micro_batches"][d] for d in group}
         if pp == 1 and len(counts) > 1:
             raise Refusal(
-                f"replicas {team} share states but take {sorted(counts)} micro-batches; they meet in each one"
+                f"replicas {group} share states but take {sorted(counts)} micro-batches; they meet in each one"
             )
     grid = ranks[:, order].reshape(pp, zones, dp // (zones * shard), shard * cp, tp)
     mesh = DeviceMesh(run.device.type, grid, mesh_dim_names=("pp", "zone", "replicate", "shard", "tp"))
-    together = [d for d in range(dp) if not alone or homes[d][0] == homes[run.coordinates["dp"]][0]]
-    samples = strategy["micro_batch"] * sum(strategy["replica_micro_batches"][d] for d in together)
-    return RankMesh(mesh, len(together), samples, run.split_ranks(run.zone_of_rank) if alone else None)
+    averaged = [d for d in range(dp) if not is_local or places[d][0] == places[run.coordinates["dp"]][0]]
+    samples = strategy["micro_batch"] * sum(strategy["replica_micro_batches"][d] for d in averaged)
+    return RankMesh(mesh, len(averaged), samples, run.split_ranks(run.zone_of_rank) if is_local else None)
 
 
 def _arrange_ranks(run: TrainerRun) -> Tensor:
@@ -101,7 +101,7 @@ def _arrange_ranks(run: TrainerRun) -> Tensor:
 
 
 def _locate_replica(ranks: Tensor, *places: Tensor | None) -> tuple[tuple[int, ...], ...]:
-    """Where all ranks of a replica lie; replicas with the same home may share states."""
+    """Where all ranks of a replica lie; replicas with the same places may share states."""
     return tuple(() if place is None else tuple(place[ranks].flatten().tolist()) for place in places)
 
 

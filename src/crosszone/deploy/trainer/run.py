@@ -169,8 +169,8 @@ class TrainerRun:
         rank_sets = tuple(tuple(ranks) for ranks in parts.values())
         if rank_sets not in self._groups:
             groups = [dist.new_group(list(ranks)) for ranks in rank_sets]
-            mine = next(number for number, ranks in enumerate(rank_sets) if self.rank in ranks)
-            self._groups[rank_sets] = groups[mine]
+            group_number = next(number for number, ranks in enumerate(rank_sets) if self.rank in ranks)
+            self._groups[rank_sets] = groups[group_number]
         return self._groups[rank_sets]
 
     @property
@@ -283,15 +283,15 @@ def start_run(
     local_rank = int(os.environ.get("LOCAL_RANK", "0")) if local_rank is None else local_rank
     settings = apply_arguments(planned, args)
     ranks = math.prod(settings["strategy"][axis] for axis in AXES)
-    alone = world == 1 and ranks > 1 and not launched
-    if not alone and world != ranks:
+    is_single = world == 1 and ranks > 1 and not launched
+    if not is_single and world != ranks:
         raise Refusal(
             f"settings.json is a plan for {ranks} ranks, {world} were started; "
             f"start {ranks} processes (bash nodes/NNN.sh on each node) or plan again for {world}"
         )
     if args.tiny:
         settings = scale_to_tiny(settings)
-    if alone:
+    if is_single:
         settings = fold_replicas(settings, Refusal, max_micro_batches=16 if args.tiny else None)
     device = choose_device(args.device, local_rank)
     backend = join_process_group(settings, device, rank, world, launched) if distributed else "none"
@@ -310,7 +310,7 @@ def start_run(
         out=Path(args.out),
         steps=steps,
     )
-    if alone:
+    if is_single:
         run.print_note(
             f"one process: {ranks} replicas run one after the other, {run.micro_batches} micro-batches a step"
         )

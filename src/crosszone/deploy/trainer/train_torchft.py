@@ -199,10 +199,10 @@ def shard_replica(run: TrainerRun, model: Transformer) -> None:
     if strategy["shard_within"] == "node" and strategy["shard_ranks"] < run.world:
         ranks = ranks.view(-1, strategy["shard_ranks"])
     mesh = DeviceMesh(run.device.type, ranks, mesh_dim_names=("replicate", "shard")[-ranks.dim() :])
-    low = "bf16" in (communication["compression"], communication["gradient_dtype"])
+    reduces_in_bf16 = "bf16" in (communication["compression"], communication["gradient_dtype"])
     policy = MixedPrecisionPolicy(
         param_dtype=None if run.compute_dtype == run.weight_dtype else run.compute_dtype,
-        reduce_dtype=torch.bfloat16 if low else torch.float32,
+        reduce_dtype=torch.bfloat16 if reduces_in_bf16 else torch.float32,
     )
     blocks = list(model.layers.values())
     for module in (*blocks, model):
