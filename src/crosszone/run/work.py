@@ -239,7 +239,7 @@ def assemble_work(
     bundle: Bundle, environments: Mapping[str, Environment], environment_of: Mapping[str, str], language: str
 ) -> tuple[TaskWork, Loaded]:
     """The work of a bundle with its prediction, and the plan read from it; `environment_of`: by name of the node."""
-    plan = parse_scenario(bundle.file(PLAN), PLAN)
+    plan = parse_scenario(bundle.get_text(PLAN), PLAN)
     nodes = [
         WorkNode(
             number=node.number,
