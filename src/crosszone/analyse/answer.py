@@ -11,7 +11,6 @@ from crosszone.analyse.drill import Drill, run_drill
 from crosszone.analyse.marginal import Marginal, compare_marginal
 from crosszone.analyse.rating import Rating, build_rating
 from crosszone.analyse.suggest import Suggestions, find_suggestions
-from crosszone.errors import InputError
 from crosszone.inputs.scenario import Loaded
 from crosszone.inputs.value import Value
 from crosszone.plan.plan import apply_plan
@@ -106,8 +105,6 @@ def answer(
 
 def fill_best_plan(loaded: Loaded, plan_options: dict[str, Any]) -> Loaded:
     """The scenario with its best plan filled in; errors have their lines."""
-    try:
+    with loaded.document.place_errors():
         best = select_best(plan(loaded.scenario, top=1, **plan_options))
-    except InputError as error:
-        raise type(error)(*map(loaded.document.place_notice, error.notices)) from None
     return loaded._replace(scenario=apply_plan(loaded.scenario, best))

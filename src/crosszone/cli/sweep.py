@@ -19,7 +19,6 @@ from crosszone.cli.output import (
     write_bytes,
     write_file,
 )
-from crosszone.errors import InputError
 from crosszone.extras import require_extra
 
 
@@ -59,25 +58,22 @@ def sweep(
     from crosszone.inputs.scenario import read_scenario
 
     loaded = read_scenario(file)
-    try:
-        with open_progress_bar() as progress:
-            outcome = run(
-                loaded.scenario,
-                x,
-                y,
-                objective=objective,  # type: ignore[arg-type]
-                mode="predict" if predict else "plan",
-                free=free,
-                local_updates=local_updates,
-                margin=margin,
-                on=on,
-                workers=workers,
-                progress=progress,
-                language=get_language(),
-            )
-    except InputError as error:
-        # the search knows fields; the line of the file each stands in is known here
-        raise type(error)(*map(loaded.document.place_notice, error.notices)) from None
+    # the search knows fields; the line of the file each stands in is known here
+    with loaded.document.place_errors(), open_progress_bar() as progress:
+        outcome = run(
+            loaded.scenario,
+            x,
+            y,
+            objective=objective,  # type: ignore[arg-type]
+            mode="predict" if predict else "plan",
+            free=free,
+            local_updates=local_updates,
+            margin=margin,
+            on=on,
+            workers=workers,
+            progress=progress,
+            language=get_language(),
+        )
     if csv is not None:
         write_file(Path(csv), outcome.to_csv(), force)
     if png is not None:

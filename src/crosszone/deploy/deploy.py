@@ -145,10 +145,8 @@ def _apply_best_plan(loaded: Loaded, framework: str | None, plan_options: dict[s
         scenario = scenario.replace(job=scenario.job.replace(framework=framework))
     if scenario.strategy is not None:
         return loaded._replace(scenario=scenario)
-    try:
+    with loaded.document.place_errors():
         plans = plan(scenario, top=1, **plan_options)
-    except InputError as error:
-        raise type(error)(*map(loaded.document.place_notice, error.notices)) from None
     best = _select_local_update(plans) if framework == TORCHFT else select_best(plans)
     return loaded._replace(scenario=apply_plan(scenario, best))
 

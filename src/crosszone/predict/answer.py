@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from crosszone.errors import InputError, Level
+from crosszone.errors import Level
 from crosszone.inputs.scenario import Loaded, list_scenario_notices
 from crosszone.inputs.summary import list_dp_notices, shorten_notices
 from crosszone.predict.predict import build_prediction, build_predictor
@@ -46,7 +46,5 @@ def answer(loaded: Loaded, language: str = DEFAULT_LANGUAGE, *, computed: Predic
 
 def build_predictor_from(loaded: Loaded) -> Predictor:
     """Everything that can be computed of a scenario that was read from a file; errors have their lines."""
-    try:
+    with loaded.document.place_errors():
         return build_predictor(loaded.scenario)
-    except InputError as error:
-        raise type(error)(*map(loaded.document.place_notice, error.notices)) from None

@@ -66,10 +66,8 @@ def build_study(
     free: Plans | None = None
     refused: tuple[NoticeDict, ...] = ()
     if scenario.strategy is None:
-        try:
+        with loaded.document.place_errors():
             free = planned_answer(loaded, language, **options)
-        except InputError as error:
-            raise type(error)(*map(loaded.document.place_notice, error.notices)) from None
         planned = loaded._replace(scenario=apply_plan(scenario, select_best(free)))
         prediction_answer = predicted_answer(planned, language)
     else:

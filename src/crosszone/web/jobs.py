@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -13,7 +12,7 @@ from crosszone.analyse.sweep import sweep
 from crosszone.analyse.sweep_cells import SweepAxis
 from crosszone.cost.profile import Profiles
 from crosszone.deploy.deploy import build_bundle
-from crosszone.errors import InputError, InvalidError, Notice
+from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.scenario import Loaded, Scenario
 from crosszone.plan.planner import plan_loaded
@@ -37,7 +36,7 @@ def plan_job(
     loaded: Loaded, options: dict[str, Any], language: str, *, progress: Progress, cancelled: IsCancelled
 ) -> bytes:
     """The plans of a scenario."""
-    with add_lines(loaded):
+    with loaded.document.place_errors():
         plans = plan_loaded(loaded, language, progress=progress, cancelled=cancelled, cache=get_plan_cache(), **options)
     return dump_json(plans)
 
@@ -46,7 +45,7 @@ def analyse_job(
     loaded: Loaded, options: dict[str, Any], language: str, *, progress: Progress, cancelled: IsCancelled
 ) -> bytes:
     """The parts of an analysis that were asked for."""
-    with add_lines(loaded):
+    with loaded.document.place_errors():
         analysed = analyse(loaded, language, progress=progress, cancelled=cancelled, **options)
     return dump_json(analysed.analysis.to_asked())
 
@@ -61,7 +60,7 @@ def sweep_job(
     cancelled: IsCancelled,
 ) -> bytes:
     """A sweep."""
-    with add_lines(loaded):
+    with loaded.document.place_errors():
         result = sweep(loaded.scenario, *axes, progress=progress, cancelled=cancelled, language=language, **options)
     return dump_json(result)
 
@@ -82,7 +81,7 @@ def render_report_job(
     loaded: Loaded, options: dict[str, Any], language: str, *, progress: Progress, cancelled: IsCancelled
 ) -> bytes:
     """A report: its form and its text."""
-    with add_lines(loaded):
+    with loaded.document.place_errors():
         text = render_report(loaded, language, progress=progress, cancelled=cancelled, **options)
     return dump_json({"format": options["form"], "text": text})
 
@@ -95,7 +94,7 @@ def build_bundle_job(
     if nodes > MOST_NODES:
         params = {"limit": MOST_NODES}
         raise InvalidError(Notice(code="bundle_too_many_nodes", field="cluster", value=nodes, params=params))
-    with add_lines(loaded):
+    with loaded.document.place_errors():
         bundle = build_bundle(
             loaded, language, progress=progress, cancelled=cancelled, cache=get_plan_cache(), **options
         )
@@ -106,12 +105,3 @@ def build_bundle_job(
 def get_plan_cache() -> PlanCache:
     """What the plans of this worker have in common: a slider changes one thing at a time."""
     return PlanCache(lasting=True)
-
-
-@contextmanager
-def add_lines(loaded: Loaded) -> Iterator[None]:
-    """Around work on a scenario: have errors say the line of the scenario that they are about."""
-    try:
-        yield
-    except InputError as error:
-        raise type(error)(*map(loaded.document.place_notice, error.notices)) from None
