@@ -205,8 +205,8 @@ def test_a_verdict_weighs_speed_against_money(tokens, usd, verdict, code):
     gain = _Gain(change, worth(1000.0, 16.0), worth(tokens, usd), None)
     assert (gain.verdict, gain.advice.code) == (verdict, code)
     if usd == 32.0 and tokens == 1900.0:
-        assert (gain.returns, gain.worth) == (pytest.approx(56.25), pytest.approx(14.4))
-        assert gain.dearer == pytest.approx(1 / 19)
+        assert (gain.tokens_per_usd, gain.affordable_usd) == (pytest.approx(56.25), pytest.approx(14.4))
+        assert gain.token_price_change == pytest.approx(1 / 19)
 
 
 def worth(tokens: float, usd: float | None) -> Worth:

@@ -207,7 +207,7 @@ def test_the_shared_files_are_read(published, data):
 
 
 def test_every_run_can_be_divided_into_micro_batches(published):
-    stacks = Profiles.shipped().stacks
+    stacks = Profiles.load_shipped().stacks
     for run in published.values():
         strategy = run.case.strategy
         assert strategy.micro_batches(run.case.job.global_batch) >= 1
