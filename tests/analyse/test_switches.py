@@ -70,6 +70,14 @@ def far(framework: str, cluster=None, **more):
     return scenario(strategy=strategy, job=job, cluster=cluster or FAR, placement=APART)
 
 
+def test_every_switch_stands_in_the_documents_table():
+    text = (ROOT / "docs" / "communication.md").read_text(encoding="utf-8")
+    documented = set(
+        re.findall(r"`([a-z_]+)[=`]", "\n".join(line for line in text.splitlines() if line.startswith("| `")))
+    )
+    assert set(load_switches()) <= documented
+
+
 def test_every_switch_is_flipped_here():
     assert FLIPS.keys() == load_switches().keys(), "a switch has its values in FLIPS"
     assert load_switches().keys() == load_texts("en")["switch"].keys(), "a switch has its sentences in group `switch`"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,6 +12,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import ROOT
+from crosszone.deploy.launchers import LAUNCHERS as NAMES
 from crosszone.deploy.launchers import kubernetes, make_job_name, skypilot, slurm, ssh
 from crosszone.errors import IllegalError, InvalidError
 from crosszone.inputs.catalogue import catalogue
@@ -51,6 +54,15 @@ def run_pod(spec, folder: Path, **environment: str) -> str:
     done = subprocess.run([*command, "--steps", "5 6"], cwd=work, env=env, capture_output=True, text=True, check=True)
     assert "word=5\\ 6" in done.stdout
     return done.stdout
+
+
+def test_every_launcher_stands_in_the_documents_and_in_the_commands_help(say):
+    documents = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    launchers = documents[documents.index("## Launchers") : documents.index("## The trainer")]
+    _, shown, _ = say("deploy", "--help")
+    for name in NAMES:
+        assert f"`{name}`" in launchers, name
+        assert re.search(rf"\b{name}\b", shown), name
 
 
 # Kubernetes

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from conftest import ROOT
 from crosszone import Gpu, catalogue
 from crosszone.inputs.catalogue.own import add_entries, remove_entry
 from crosszone.inputs.document import parse_document
@@ -75,6 +78,13 @@ def test_there_are_more_than_thirty_and_all_figures_have_a_source():
         for figure in figures:
             if figure in gpu.model_fields_set:
                 assert gpu.find_source(figure) in citations, (gpu.name, figure)
+
+
+def test_every_architecture_is_a_documented_word():
+    """A misspelt one would silently take the coefficients of the family nearest in year."""
+    fields = (ROOT / "src/crosszone/inputs/catalogue/FIELDS.md").read_text(encoding="utf-8")
+    (row,) = re.findall(r"^\| architecture \| +\| ([^|(]+)", fields, re.MULTILINE)
+    assert {gpu.architecture for gpu in gpus()} == set(row.strip().split(", "))
 
 
 def test_the_named_families_are_there():

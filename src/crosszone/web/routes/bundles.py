@@ -62,6 +62,8 @@ _LAUNCHERS_BY_SETTING = {
     "account": ("slurm",),
     "time_limit": ("slurm",),
     "gres": ("slurm",),
+    "user": ("ssh",),
+    "workdir": ("ssh",),
 }
 
 
