@@ -23,21 +23,21 @@ _PLACE = re.compile(r"<!-- (table|line|section): ([^|>]+?)(?: \| ([^>]+?))? -->\
 MISSING = "*Not measured yet: benchmarks/RESULTS.md has no such section.*"
 
 
-def filled(document: str, results: str) -> str:
+def fill_tables(document: str, results: str) -> str:
     """The document with what the results say in each of its places."""
     sections = {part.partition("\n")[0].strip(): part.partition("\n")[2] for part in results.split("\n## ")[1:]}
 
     def place(found: re.Match[str]) -> str:
         kind, title, start = found[1], found[2], found[3] or ""
         section = sections.get(title)
-        text = MISSING if section is None else _text(kind, section, start)
+        text = MISSING if section is None else _extract_table(kind, section, start)
         head = f"<!-- {kind}: {title}{' | ' + start if start else ''} -->"
         return f"{head}\n{text}\n<!-- end -->"
 
     return _PLACE.sub(place, document)
 
 
-def _text(kind: str, section: str, start: str) -> str:
+def _extract_table(kind: str, section: str, start: str) -> str:
     if kind == "section":
         return section.strip()
     lines = section.splitlines()
@@ -54,7 +54,7 @@ def _text(kind: str, section: str, start: str) -> str:
 def main() -> None:
     """Write the document anew."""
     text = DOCUMENT.read_text(encoding="utf-8")
-    new = filled(text, RESULTS.read_text(encoding="utf-8"))
+    new = fill_tables(text, RESULTS.read_text(encoding="utf-8"))
     DOCUMENT.write_text(new, encoding="utf-8")
     sys.stdout.write(f"{DOCUMENT.name}: {'changed' if new != text else 'as it was'}\n")
 

@@ -28,30 +28,31 @@ _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.])")
 _OPERATION = re.compile(r"[-+*/(]")
 
 
-def filled(document: str) -> str:
+def fill_examples(document: str) -> str:
     """The document with the worked examples of today's cost model."""
     head, _, rest = document.partition(BEGIN)
     tail = rest.partition(END)[2]
     rows = []
-    for scenario, e in sorted(_examples(), key=lambda example: _place(example[1].formula)):
+    for scenario, e in sorted(_iterate_examples(), key=lambda example: _get_sort_key(example[1].formula)):
         unit = "" if e.unit in ("", "share") else f" {e.unit}"
-        rows.append(f"| [{e.formula}] | {scenario} | {e.label} | `{_rounded(e.worked)}` | {_figure(e.value)}{unit} |")
+        value = f"{_format_figure(e.value)}{unit}"
+        rows.append(f"| [{e.formula}] | {scenario} | {e.label} | `{_round_numbers(e.worked)}` | {value} |")
     table = "\n".join(["| formula | example | figure | numbers put in | value |", "|---|---|---|---|---|", *rows])
     return f"{head}{BEGIN}\n{table}\n{END}{tail}"
 
 
-def _examples() -> Iterator[tuple[str, Explanation]]:
+def _iterate_examples() -> Iterator[tuple[str, Explanation]]:
     """Of each formula the first figure that is not 0 and takes some arithmetic."""
     shown: set[str] = set()
     for scenario in SCENARIOS:
-        for explanation in _opened(scenario):
+        for explanation in _open_figures(scenario):
             telling = explanation.value and _OPERATION.search(explanation.worked)
-            if explanation.formula not in shown and telling and len(_rounded(explanation.worked)) <= LONGEST:
+            if explanation.formula not in shown and telling and len(_round_numbers(explanation.worked)) <= LONGEST:
                 shown.add(explanation.formula)
                 yield scenario, explanation
 
 
-def _opened(scenario: str) -> Iterator[Explanation]:
+def _open_figures(scenario: str) -> Iterator[Explanation]:
     """All figures of a prediction, and what they come from, as a reader would open them one by one."""
     p = build_predictor(load_scenario(str(ROOT / "examples" / f"{scenario}.yaml")))
     prediction = build_prediction(p)
@@ -66,19 +67,19 @@ def _opened(scenario: str) -> Iterator[Explanation]:
         waiting += [part.figure for part in (*explanation.inputs, *explanation.lines) if part.figure]
 
 
-def _place(formula: str) -> tuple[str, int]:
+def _get_sort_key(formula: str) -> tuple[str, int]:
     return formula[0], int(formula[1:])
 
 
-def _rounded(expression: str) -> str:
+def _round_numbers(expression: str) -> str:
     """The expression with six digits of each number, as a reader would write them."""
-    return _NUMBER.sub(lambda number: _figure(float(number[0])).replace(",", ""), expression)
+    return _NUMBER.sub(lambda number: _format_figure(float(number[0])).replace(",", ""), expression)
 
 
-def _figure(value: float) -> str:
+def _format_figure(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:.6g}"
 
 
 if __name__ == "__main__":
-    DOCUMENT.write_text(filled(DOCUMENT.read_text("utf-8")), "utf-8")
+    DOCUMENT.write_text(fill_examples(DOCUMENT.read_text("utf-8")), "utf-8")
     sys.stdout.write(f"{DOCUMENT.relative_to(ROOT)} is filled.\n")

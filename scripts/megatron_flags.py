@@ -6,8 +6,9 @@ src/crosszone/deploy/megatron_flags.yaml: each flag, whether it takes a value, i
 Flags come about in two ways, and both are read from the source text:
 - `add_argument("--name", ...)` in the functions that `add_megatron_arguments` calls;
 - `ArgumentGroupFactory(SomeDataclass, exclude=[...])`, which turns every field into a flag: `some_field` becomes
-  `--some-field`; a bool that is True unless told becomes `--no-some-field` and `--disable-some-field`; `Literal` and
-  enumerations give choices, lists take several values; `metadata={"argparse_meta": {...}}` of a field goes before all.
+  `--some-field`; a bool that is True unless stated otherwise becomes `--no-some-field` and
+  `--disable-some-field`; `Literal` and enumerations give choices, lists take several values;
+  `metadata={"argparse_meta": {...}}` of a field goes before all.
 """
 
 from __future__ import annotations
@@ -38,60 +39,60 @@ class Source:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.commit = self._git("rev-parse", "HEAD").strip()
-        self.paths = [p for p in self._git("ls-tree", "-r", "--name-only", "HEAD").split("\n") if p.endswith(".py")]
+        self.commit = self._run_git("rev-parse", "HEAD").strip()
+        self.paths = [p for p in self._run_git("ls-tree", "-r", "--name-only", "HEAD").split("\n") if p.endswith(".py")]
 
-    def _git(self, *words: str) -> str:
+    def _run_git(self, *words: str) -> str:
         return subprocess.run(["git", "-C", self.folder, *words], check=True, capture_output=True, text=True).stdout
 
-    def tree(self, path: str) -> ast.Module:
+    def parse_module(self, path: str) -> ast.Module:
         """A file as Python reads it."""
-        return ast.parse(self._git("show", f"HEAD:{path}"))
+        return ast.parse(self._run_git("show", f"HEAD:{path}"))
 
-    def class_named(self, name: str) -> tuple[ast.ClassDef, str]:
+    def find_class(self, name: str) -> tuple[ast.ClassDef, str]:
         """A class and the file that defines it."""
         try:
-            found = self._git("grep", "-lE", rf"^class {name}\b", "HEAD", "--", *FOLDERS).split()
+            flags_found = self._run_git("grep", "-lE", rf"^class {name}\b", "HEAD", "--", *FOLDERS).split()
         except subprocess.CalledProcessError:  # of another library
             raise LookupError(name) from None
-        path = sorted(one.partition(":")[2] for one in found)[0]
-        for node in self.tree(path).body:
+        path = sorted(one.partition(":")[2] for one in flags_found)[0]
+        for node in self.parse_module(path).body:
             if isinstance(node, ast.ClassDef) and node.name == name:
                 return node, path
         raise LookupError(name)
 
 
-def flags_of(source: Source) -> dict[str, list[Any]]:
+def collect_flags(source: Source) -> dict[str, list[Any]]:
     """All flags: `{"--num-layers": ["one", None, "megatron/core/..."]}`."""
-    functions = {node.name: node for node in source.tree(ARGUMENTS).body if isinstance(node, ast.FunctionDef)}
-    found: dict[str, list[Any]] = {}
-    for name in _called(functions["add_megatron_arguments"]):
+    functions = {node.name: node for node in source.parse_module(ARGUMENTS).body if isinstance(node, ast.FunctionDef)}
+    flags_found: dict[str, list[Any]] = {}
+    for name in _list_called(functions["add_megatron_arguments"]):
         function = functions[name]
-        names = _assigned(function)
+        names = _list_assigned(function)
         for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
             if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument":
                 keywords = {word.arg: word.value for word in call.keywords}
-                flags = [str(_value(arg)) for arg in call.args]
-                if "BooleanOptionalAction" in str(_value(keywords.get("action"))):
+                flags = [str(_evaluate(arg)) for arg in call.args]
+                if "BooleanOptionalAction" in str(_evaluate(keywords.get("action"))):
                     flags += [f"--no-{flag[2:]}" for flag in flags]
-                _record(found, flags, _told(keywords), ARGUMENTS)
+                _record(flags_found, flags, _read_type(keywords), ARGUMENTS)
             elif isinstance(call.func, ast.Name) and call.func.id == "ArgumentGroupFactory":
                 exclude = next((word.value for word in call.keywords if word.arg == "exclude"), None)
                 if isinstance(exclude, ast.Name):
                     exclude = names[exclude.id]
-                left_out = set(_value(exclude)) if exclude is not None else set()
+                left_out = set(_evaluate(exclude)) if exclude is not None else set()
                 assert isinstance(call.args[0], ast.Name)
-                _of_dataclass(source, call.args[0].id, left_out, found)
-    return dict(sorted(found.items()))
+                _add_dataclass_flags(source, call.args[0].id, left_out, flags_found)
+    return dict(sorted(flags_found.items()))
 
 
-def _called(function: ast.FunctionDef) -> Iterator[str]:
+def _list_called(function: ast.FunctionDef) -> Iterator[str]:
     for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
         if isinstance(call.func, ast.Name):
             yield call.func.id
 
 
-def _assigned(function: ast.FunctionDef) -> dict[str, ast.expr]:
+def _list_assigned(function: ast.FunctionDef) -> dict[str, ast.expr]:
     return {
         target.id: node.value
         for node in ast.walk(function)
@@ -101,17 +102,17 @@ def _assigned(function: ast.FunctionDef) -> dict[str, ast.expr]:
     }
 
 
-def _of_dataclass(source: Source, name: str, left_out: set[str], found: dict[str, list[Any]]) -> None:
-    for field, (annotation, given, path) in _fields(source, name).items():
+def _add_dataclass_flags(source: Source, name: str, left_out: set[str], flags_found: dict[str, list[Any]]) -> None:
+    for field, (annotation, given, path) in _list_fields(source, name).items():
         if field in left_out:
             continue
         meta, default = {}, given
         if isinstance(given, ast.Call):  # field(default=..., metadata=...)
             words = {word.arg: word.value for word in given.keywords}
-            if "init" in words and _value(words["init"]) is False:
+            if "init" in words and _evaluate(words["init"]) is False:
                 continue
-            meta, default = _meta(words.get("metadata")), words.get("default")
-        takes, choices = _inferred(source, annotation)
+            meta, default = _read_metadata(words.get("metadata")), words.get("default")
+        takes, choices = _infer_type(source, annotation)
         spelled = "--" + field.replace("_", "-")
         flags = [spelled]
         if takes == "none" and not (
@@ -119,63 +120,63 @@ def _of_dataclass(source: Source, name: str, left_out: set[str], found: dict[str
         ):
             flags = [f"--no-{spelled[2:]}", f"--disable-{spelled[2:]}"]
         flags = meta.get("arg_names", flags)
-        told = _told(meta)
+        value_type = _read_type(meta)
         if "action" in meta or "nargs" in meta:
-            takes = told[0]
-        _record(found, flags, (takes, told[1] or choices), path)
+            takes = value_type[0]
+        _record(flags_found, flags, (takes, value_type[1] or choices), path)
 
 
-def _fields(source: Source, name: str) -> dict[str, tuple[ast.expr, ast.expr | None, str]]:
+def _list_fields(source: Source, name: str) -> dict[str, tuple[ast.expr, ast.expr | None, str]]:
     """Fields of a dataclass, those of its bases first."""
-    node, path = source.class_named(name)
-    found: dict[str, tuple[ast.expr, ast.expr | None, str]] = {}
+    node, path = source.find_class(name)
+    flags_found: dict[str, tuple[ast.expr, ast.expr | None, str]] = {}
     for base in node.bases:
         if isinstance(base, ast.Name) and base.id != "object":
-            found |= _fields(source, base.id)
+            flags_found |= _list_fields(source, base.id)
     for line in node.body:
-        told = isinstance(line, ast.AnnAssign) and "ClassVar" not in ast.unparse(line.annotation)
-        if told and isinstance(line.target, ast.Name):
-            found[line.target.id] = (line.annotation, line.value, path)
-    return found
+        value_type = isinstance(line, ast.AnnAssign) and "ClassVar" not in ast.unparse(line.annotation)
+        if value_type and isinstance(line.target, ast.Name):
+            flags_found[line.target.id] = (line.annotation, line.value, path)
+    return flags_found
 
 
-def _meta(node: ast.expr | None) -> dict[str, Any]:
+def _read_metadata(node: ast.expr | None) -> dict[str, Any]:
     """The `argparse_meta` of a field, as far as it is plain data."""
     if not isinstance(node, ast.Dict):
         return {}
-    whole = dict(zip(map(_value, node.keys), node.values, strict=True))
+    whole = dict(zip(map(_evaluate, node.keys), node.values, strict=True))
     inner = whole.get("argparse_meta")
     return (
-        dict(zip(map(_value, inner.keys), map(_value, inner.values), strict=True))
+        dict(zip(map(_evaluate, inner.keys), map(_evaluate, inner.values), strict=True))
         if isinstance(inner, ast.Dict)
         else {}
     )
 
 
-def _inferred(source: Source, annotation: ast.expr) -> tuple[str, list[Any] | None]:
+def _infer_type(source: Source, annotation: ast.expr) -> tuple[str, list[Any] | None]:
     """What a flag takes and its choices, by the type of its field."""
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
         annotation = ast.parse(annotation.value, mode="eval").body
     if isinstance(annotation, ast.BinOp):  # X | None
-        return _inferred(source, annotation.left)
+        return _infer_type(source, annotation.left)
     if isinstance(annotation, ast.Subscript):
         kind, inner = ast.unparse(annotation.value).rpartition(".")[2], annotation.slice
         if kind in ("Optional", "Union"):
-            return _inferred(source, inner.elts[0] if isinstance(inner, ast.Tuple) else inner)
+            return _infer_type(source, inner.elts[0] if isinstance(inner, ast.Tuple) else inner)
         if kind in ("list", "List"):
-            return "many", _inferred(source, inner)[1]
+            return "many", _infer_type(source, inner)[1]
         if kind == "Literal":
-            return "one", [_value(one) for one in (inner.elts if isinstance(inner, ast.Tuple) else [inner])]
+            return "one", [_evaluate(one) for one in (inner.elts if isinstance(inner, ast.Tuple) else [inner])]
         return "one", None
     name = ast.unparse(annotation).rpartition(".")[2]
     if name == "bool":
         return "none", None
-    return "one", _members(source, name) if name[:1].isupper() and name not in ("Any", "Callable") else None
+    return "one", _list_members(source, name) if name[:1].isupper() and name not in ("Any", "Callable") else None
 
 
-def _members(source: Source, name: str) -> list[Any] | None:
+def _list_members(source: Source, name: str) -> list[Any] | None:
     try:
-        node, _ = source.class_named(name)
+        node, _ = source.find_class(name)
     except LookupError:
         return None
     if not any("Enum" in ast.unparse(base) for base in node.bases):
@@ -187,9 +188,9 @@ def _members(source: Source, name: str) -> list[Any] | None:
     ]
 
 
-def _told(keywords: dict[Any, Any]) -> tuple[str, list[Any] | None]:
+def _read_type(keywords: dict[Any, Any]) -> tuple[str, list[Any] | None]:
     """What a flag takes and its choices, by the arguments of `add_argument`."""
-    words = {key: _value(value) if isinstance(value, ast.expr) else value for key, value in keywords.items()}
+    words = {key: _evaluate(value) if isinstance(value, ast.expr) else value for key, value in keywords.items()}
     if words.get("action") in WITHOUT_VALUE or "BooleanOptionalAction" in str(words.get("action")):
         return "none", None
     choices = words.get("choices")
@@ -197,7 +198,7 @@ def _told(keywords: dict[Any, Any]) -> tuple[str, list[Any] | None]:
     return takes, list(choices) if isinstance(choices, list | tuple) else None
 
 
-def _value(node: ast.expr | None) -> Any:
+def _evaluate(node: ast.expr | None) -> Any:
     """Plain data of an expression; its text where it is none."""
     if node is None:
         return None
@@ -207,31 +208,33 @@ def _value(node: ast.expr | None) -> Any:
         return ast.unparse(node)
 
 
-def _record(found: dict[str, list[Any]], flags: list[str], told: tuple[str, list[Any] | None], path: str) -> None:
+def _record(
+    flags_found: dict[str, list[Any]], flags: list[str], value_type: tuple[str, list[Any] | None], path: str
+) -> None:
     for flag in flags:
         if flag.startswith("--"):
-            found[flag] = [told[0], told[1], path]
+            flags_found[flag] = [value_type[0], value_type[1], path]
 
 
-def text_of(source: Source) -> str:
+def render_file(source: Source) -> str:
     """The list as YAML, one flag a line."""
-    flags = flags_of(source)
-    head = {"repository": "NVIDIA/Megatron-LM", "commit": source.commit, "version": _version(source)}
+    flags = collect_flags(source)
+    head = {"repository": "NVIDIA/Megatron-LM", "commit": source.commit, "version": _read_version(source)}
     lines = [yaml.safe_dump(head, sort_keys=False) + "flags:"]
     for flag, row in flags.items():
-        told = yaml.safe_dump(row, default_flow_style=True, width=10_000, allow_unicode=True).strip()
-        lines.append(f"  {flag}: {told}")
+        value_type = yaml.safe_dump(row, default_flow_style=True, width=10_000, allow_unicode=True).strip()
+        lines.append(f"  {flag}: {value_type}")
     return HEADER + "\n".join(lines) + "\n"
 
 
-def _version(source: Source) -> str:
-    names = _assigned_in(source.tree("megatron/core/package_info.py"))
+def _read_version(source: Source) -> str:
+    names = _list_assigned_in(source.parse_module("megatron/core/package_info.py"))
     return ".".join(str(names[key]) for key in ("MAJOR", "MINOR", "PATCH"))
 
 
-def _assigned_in(tree: ast.Module) -> dict[str, Any]:
+def _list_assigned_in(tree: ast.Module) -> dict[str, Any]:
     return {
-        node.targets[0].id: _value(node.value)
+        node.targets[0].id: _evaluate(node.value)
         for node in tree.body
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     }
@@ -240,5 +243,5 @@ def _assigned_in(tree: ast.Module) -> dict[str, Any]:
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("usage: scripts/megatron_flags.py FOLDER    (checkout or bare git directory of NVIDIA/Megatron-LM)")
-    TARGET.write_text(text_of(Source(Path(sys.argv[1]))), "utf-8")
+    TARGET.write_text(render_file(Source(Path(sys.argv[1]))), "utf-8")
     print(f"wrote {TARGET.relative_to(ROOT)}")

@@ -33,14 +33,14 @@ CHANGE = ("--set", "cluster.links[0].gbps=100", "--switch", "flows=8")
 """The what-if that the README shows."""
 
 
-def with_answers(text: str, language: str) -> str:
+def fill_answers(text: str, language: str) -> str:
     """The README's text with its console blocks as the program answers them."""
     (scenario,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     refused, good = re.findall(r"`(strategy: \{[^`]*\})`", text)
-    checked = _said(scenario, language, "scenario", "check")
-    clash = _said(scenario + refused + "\n", language, "scenario", "check")
-    predicted = _said(scenario + good + "\n", language, "predict")
-    planned = [line.rstrip() for line in _said(scenario, language, "plan").splitlines()]
+    checked = _run_on_scenario(scenario, language, "scenario", "check")
+    clash = _run_on_scenario(scenario + refused + "\n", language, "scenario", "check")
+    predicted = _run_on_scenario(scenario + good + "\n", language, "predict")
+    planned = [line.rstrip() for line in _run_on_scenario(scenario, language, "plan").splitlines()]
     name = "./crosszone" if language == "en" else f"./crosszone --lang {language}"
     answers = iter(
         [
@@ -48,8 +48,8 @@ def with_answers(text: str, language: str) -> str:
             "\n".join(clash.splitlines()[:2]) + "\n",
             f"$ {name} predict my.yaml\n" + "\n".join(predicted.splitlines()[:SHOWN]) + "\n...\n",
             f"$ {name} plan my.yaml\n" + "\n".join(planned[:SHOWN_PLAN]) + "\n...\n",
-            f"$ {name} what-if my.yaml {' '.join(CHANGE)}\n" + _changed(scenario + good + "\n", language),
-            f"$ {name} deploy {BUNDLE}\n" + _deployed(language),
+            f"$ {name} what-if my.yaml {' '.join(CHANGE)}\n" + _run_what_if(scenario + good + "\n", language),
+            f"$ {name} deploy {BUNDLE}\n" + _deploy_example(language),
         ]
     )
     return re.sub(r"```console\n.*?```", lambda _: f"```console\n{next(answers)}```", text, flags=re.DOTALL)
@@ -73,22 +73,22 @@ def fill_guide(text: str) -> str:
             program, *arguments = shlex.split(match["command"])
             if program != "./crosszone":
                 raise ValueError(f"a console block of a guide begins with ./crosszone, not {program}")
-            lines = [line.rstrip() for line in _call(folder, "en", *arguments).splitlines()]
+            lines = [line.rstrip() for line in _run_command(folder, "en", *arguments).splitlines()]
             kept = [*lines[: int(match["lines"])], *(["..."] if len(lines) > int(match["lines"]) else [])]
             return f"{match['head']}$ {match['command']}\n" + "\n".join(kept) + "\n```"
 
         return block.sub(answer, text)
 
 
-def _deployed(language: str) -> str:
+def _deploy_example(language: str) -> str:
     """A dry run of an example, as it is."""
-    told = _said((ROOT / BUNDLE).read_text(encoding="utf-8"), language, "deploy")
+    told = _run_on_scenario((ROOT / BUNDLE).read_text(encoding="utf-8"), language, "deploy")
     return "\n".join(line.rstrip() for line in told.splitlines()) + "\n"
 
 
-def _changed(scenario: str, language: str) -> str:
+def _run_what_if(scenario: str, language: str) -> str:
     """A what-if, without its notices."""
-    told = _said(scenario, language, "what-if", *CHANGE)
+    told = _run_on_scenario(scenario, language, "what-if", *CHANGE)
     lines = [line.rstrip() for line in told.splitlines()]
     end = next(at for at, line in enumerate(lines) if line.startswith("flows:"))
     return "\n".join(lines[: end + 1]) + "\n...\n"
@@ -193,41 +193,41 @@ PAGE_HEAD = (("page", "median ms", "longest, or p95 of users, ms"), ("页面", "
 SEARCH_HEAD = (("search", "strategies", "CPU s"), ("搜索", "策略数", "CPU 秒"))
 
 
-def with_results(text: str, results: str, language: str) -> str:
+def fill_results(text: str, results: str, language: str) -> str:
     """The README's text with its table as the last benchmarks found it."""
     number = list(README.values()).index(language)
     lines = [f"| {' | '.join([FIRST[number], *(name[number] for name in COLUMNS.values())])} |", "|---" * 6 + "|"]
     for (section, heading), wanted in ROWS.items():
-        found = _table(results, section, heading)
+        found = _read_table(results, section, heading)
         for row, names in wanted.items():
             if row in found:
                 lines.append(f"| {' | '.join([names[number], *(found[row].get(key, '-') for key in COLUMNS)])} |")
-    timed = {name: float(row["time"].split()[0]) for name, row in _table(results, "Prediction", "what").items()}
+    timed = {name: float(row["time"].split()[0]) for name, row in _read_table(results, "Prediction", "what").items()}
     one = [value for name, value in timed.items() if name.startswith("one prediction")]
     many = [value for name, value in timed.items() if name.startswith("arrays")]
     if one and many:
         spans = {key: f"{min(values):.2g} - {max(values):.2g}" for key, values in (("one", one), ("many", many))}
         lines += ["", SPEED[number].format(**spans)]
-    lines += _searches(results, number)
-    lines += _published(results, number)
-    lines += _page(results, number)
+    lines += _build_search_rows(results, number)
+    lines += _build_published_rows(results, number)
+    lines += _build_page_rows(results, number)
     inside = "\n".join(["<!-- results -->", *lines, "<!-- end -->"])
     return re.sub(r"<!-- results -->.*?<!-- end -->", lambda _: inside, text, flags=re.DOTALL)
 
 
-def _searches(results: str, number: int) -> list[str]:
+def _build_search_rows(results: str, number: int) -> list[str]:
     """The table of searches in one language; nothing before the first benchmark."""
     lines = []
     for (heading, row), names in SEARCHES.items():
-        found = _table(results, "Search", heading).get(row)
+        found = _read_table(results, "Search", heading).get(row)
         if found is not None:
             lines.append(f"| {names[number]} | {found.get('strategies', '-')} | {found['CPU s']} |")
     return ["", f"| {' | '.join(SEARCH_HEAD[number])} |", "|---" * 3 + "|", *lines] if lines else []
 
 
-def _published(results: str, number: int) -> list[str]:
+def _build_published_rows(results: str, number: int) -> list[str]:
     """The table of results over wide-area links in one language, and the times of a what-if and a sweep."""
-    families, rig = (_table(results, "Communication", heading) for heading in ("publication", "operation"))
+    families, rig = (_read_table(results, "Communication", heading) for heading in ("publication", "operation"))
     rows = [
         f"| {names[number]} | {families[row]['predicted']} | {families[row]['median %']} |"
         for row, names in PUBLISHED.items()
@@ -238,25 +238,25 @@ def _published(results: str, number: int) -> list[str]:
         rows.append(f"| {RIG[number]} | {one['rows']} | {one['against the best run %']} |")
     if not rows:
         return []
-    timed = _table(results, "Communication", "answer")
-    swept = _table(results, "Sweep", "20 x 20 cells").get("its strategy pinned", {})
+    timed = _read_table(results, "Communication", "answer")
+    swept = _read_table(results, "Sweep", "20 x 20 cells").get("its strategy pinned", {})
     told = CHANGED[number].format(
         what_if=timed["what-if: a rate, three cities"]["CPU ms"], sweep=swept.get("wall s", "-")
     )
     return ["", f"| {' | '.join(PUBLISHED_HEAD[number])} |", "|---" * 3 + "|", *rows, "", told]
 
 
-def _page(results: str, number: int) -> list[str]:
+def _build_page_rows(results: str, number: int) -> list[str]:
     """The table of the page's speed in one language; nothing before the first benchmark."""
     lines = []
     for (section, row), names in PAGE.items():
-        found = _table(results, section, "what").get(row)
+        found = _read_table(results, section, "what").get(row)
         if found is not None:
             lines.append(f"| {names[number]} | {found['median ms']} | {found[PAGE_WORST[section]]} |")
     return ["", f"| {' | '.join(PAGE_HEAD[number])} |", "|---" * 3 + "|", *lines] if lines else []
 
 
-def _table(results: str, section: str, heading: str) -> dict[str, dict[str, str]]:
+def _read_table(results: str, section: str, heading: str) -> dict[str, dict[str, str]]:
     """A table of RESULTS.md: cells by row and column; empty where there is none."""
     body = results.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     found: dict[str, dict[str, str]] = {}
@@ -272,14 +272,14 @@ def _table(results: str, section: str, heading: str) -> dict[str, dict[str, str]
     return found
 
 
-def _said(scenario: str, language: str, *verb: str) -> str:
+def _run_on_scenario(scenario: str, language: str, *verb: str) -> str:
     """What a command prints on a scenario of that name in an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "my.yaml").write_text(scenario, encoding="utf-8")
-        return _call(folder, language, *verb, "my.yaml")
+        return _run_command(folder, language, *verb, "my.yaml")
 
 
-def _call(folder: str, language: str, *arguments: str) -> str:
+def _run_command(folder: str, language: str, *arguments: str) -> str:
     """What a command prints in a folder, which is its home too: the answer, or what is wrong."""
     out, err = io.StringIO(), io.StringIO()
     home = patch.dict(os.environ, {"CROSSZONE_HOME": folder})
@@ -292,8 +292,8 @@ if __name__ == "__main__":
     for file, language in README.items():
         path = ROOT / file
         results = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
-        text = with_results(path.read_text(encoding="utf-8"), results, language)
-        path.write_text(with_answers(text, language), encoding="utf-8")
+        text = fill_results(path.read_text(encoding="utf-8"), results, language)
+        path.write_text(fill_answers(text, language), encoding="utf-8")
         print(path)
     for file in GUIDES:
         path = ROOT / file

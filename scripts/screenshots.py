@@ -48,23 +48,23 @@ ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking",
 
 def main() -> None:
     """Start a server with a home of its own, photograph each page, end the server."""
-    port = _free_port()
+    port = _find_free_port()
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "CROSSZONE_HOME": home}
         command = [sys.executable, "-m", "crosszone", "serve", "--port", str(port)]
         server = subprocess.Popen(command, cwd=ROOT, env=environment)
         try:
-            _wait(port)
-            _photograph(f"http://127.0.0.1:{port}")
+            _wait_for_port(port)
+            _take_screenshots(f"http://127.0.0.1:{port}")
         finally:
             server.terminate()
             server.wait()
 
 
-def _photograph(address: str) -> None:
+def _take_screenshots(address: str) -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
-    results = ",".join(_saved(address, name) for name in ("two-zones-7b", "single-node"))
-    _register(address)
+    results = ",".join(_save_result(address, name) for name in ("two-zones-7b", "single-node"))
+    _register_environments(address)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=ARGUMENTS)
         page = browser.new_page(viewport={"width": 1440, "height": 900})
@@ -79,41 +79,40 @@ def _photograph(address: str) -> None:
         browser.close()
 
 
-def _register(address: str) -> None:
+def _register_environments(address: str) -> None:
     """Environments that run, each since another day, and a dataset."""
     names = ("id", "name", "type", "zone", "region", "gpu", "gpus", "cpus", "memory_gb", "image")
     for day, values in enumerate(ENVIRONMENTS, start=1):
         fields = {**dict(zip(names, values, strict=True)), "status": "running", "since": time.time() - day * 100_000}
-        _post(f"{address}/api/v1/environments", {**fields, "address": f"192.0.2.{day}"})
+        _post_json(f"{address}/api/v1/environments", {**fields, "address": f"192.0.2.{day}"})
     version = {"id": "v1", "path": "/data/tokens.bin"}
-    _post(f"{address}/api/v1/datasets", {"id": "wiki", "name": "wiki", "versions": [version]})
+    _post_json(f"{address}/api/v1/datasets", {"id": "wiki", "name": "wiki", "versions": [version]})
 
 
-def _saved(address: str, example: str) -> str:
+def _save_result(address: str, example: str) -> str:
     """The id of the result saved for the best plan of an example."""
     text = (ROOT / "examples" / f"{example}.yaml").read_text("utf-8")
-    best = _post(f"{address}/api/v1/plan", {"text": text})["plans"][0]
+    best = _post_json(f"{address}/api/v1/plan", {"text": text})["plans"][0]
     way = {key: best[key] for key in ("framework", "strategy", "placement")}
-    saved: str = _post(f"{address}/api/v1/results", {"kind": "predicted", "name": example, "text": text, "way": way})[
-        "id"
-    ]
+    result = {"kind": "predicted", "name": example, "text": text, "way": way}
+    saved: str = _post_json(f"{address}/api/v1/results", result)["id"]
     return saved
 
 
-def _post(address: str, body: dict[str, Any]) -> Any:
+def _post_json(address: str, body: dict[str, Any]) -> Any:
     headers = {"Content-Type": "application/json"}
     with urlopen(Request(address, json.dumps(body).encode(), headers)) as answer:
         return json.load(answer)
 
 
-def _free_port() -> int:
+def _find_free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
         return port
 
 
-def _wait(port: int) -> None:
+def _wait_for_port(port: int) -> None:
     for _ in range(600):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:

@@ -40,22 +40,22 @@ def script() -> ModuleType:
 def test_the_document_is_what_the_results_say():
     text = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
     results = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
-    assert text == script().filled(text, results), "run: .venv/bin/python scripts/accuracy_doc.py"
+    assert text == script().fill_tables(text, results), "run: .venv/bin/python scripts/accuracy_doc.py"
     assert text.count("<!-- table: ") >= 8
 
 
 def test_places_take_tables_lines_and_sections():
     given = "x\n<!-- table: One | second -->\nold\n<!-- end -->\n<!-- line: One | Ranking: -->\n<!-- end -->\n"
     given += "<!-- section: Two -->\n<!-- end -->\ny"
-    found = script().filled(given, RESULTS)
+    found = script().fill_tables(given, RESULTS)
     assert "| second | rows |\n|---|---|\n| b | 2 |\n<!-- end -->" in found
     assert "old" not in found and "| first" not in found
     assert "<!-- line: One | Ranking: -->\nRanking: good.\n<!-- end -->" in found
     assert "<!-- section: Two -->\ntext\n<!-- end -->\ny" in found
-    assert script().filled(found, RESULTS) == found
+    assert script().fill_tables(found, RESULTS) == found
 
 
 def test_a_place_without_results_says_so():
-    found = script().filled("<!-- table: None | x -->\n<!-- end -->", RESULTS)
+    found = script().fill_tables("<!-- table: None | x -->\n<!-- end -->", RESULTS)
     assert "Not measured yet" in found
-    assert "Not measured yet" in script().filled("<!-- table: One | third -->\n<!-- end -->", RESULTS)
+    assert "Not measured yet" in script().fill_tables("<!-- table: One | third -->\n<!-- end -->", RESULTS)

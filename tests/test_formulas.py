@@ -38,5 +38,5 @@ def test_worked_examples_are_what_the_cost_model_computes():
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     text = script.DOCUMENT.read_text(encoding="utf-8")
-    assert script.filled(text) == text, "run: .venv/bin/python scripts/formulas_doc.py"
+    assert script.fill_examples(text) == text, "run: .venv/bin/python scripts/formulas_doc.py"
     assert text.count("\n| [") >= 40

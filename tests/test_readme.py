@@ -24,7 +24,7 @@ def script() -> ModuleType:
 @pytest.mark.parametrize(("file", "language"), [("README.md", "en"), ("README_zh.md", "zh")])
 def test_the_program_answers_as_shown(file, language):
     text = (ROOT / file).read_text(encoding="utf-8")
-    assert text == script().with_answers(text, language), "run: .venv/bin/python scripts/readme.py"
+    assert text == script().fill_answers(text, language), "run: .venv/bin/python scripts/readme.py"
     checked, refused, predicted, planned, changed, deployed = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
     assert "23.43 ms" in checked
     assert "128" in refused
@@ -39,7 +39,7 @@ def test_the_program_answers_as_shown(file, language):
 def test_the_accuracy_shown_is_that_of_the_last_benchmark(file, language):
     text = (ROOT / file).read_text(encoding="utf-8")
     results = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
-    assert text == script().with_results(text, results, language), "run: .venv/bin/python scripts/readme.py"
+    assert text == script().fill_results(text, results, language), "run: .venv/bin/python scripts/readme.py"
     shown = text.partition("<!-- results -->")[2].partition("<!-- end -->")[0]
     assert len(shown.strip().splitlines()) > 6
 

@@ -473,4 +473,4 @@ def test_the_list_is_that_of_its_commit() -> None:
     source = module.Source(Path(folder))
     if source.commit != known()["commit"]:
         pytest.skip(f"{folder} is at another commit")
-    assert module.text_of(source) == (ROOT / "src/crosszone/deploy/megatron_flags.yaml").read_text("utf-8")
+    assert module.render_file(source) == (ROOT / "src/crosszone/deploy/megatron_flags.yaml").read_text("utf-8")

@@ -231,7 +231,7 @@ class Candidate:
 
     @property
     def _is_simulated_together(self) -> bool:
-        """Others come next that differ in their links only, and the step depends on these (`PlanCache`)."""
+        """The step depends on links, and `PlanCache` has announced problems that differ in links only."""
         ignores_links = self.strategy.local_update is not None or self.crossing == "none"
         has_own_buckets = self.bound_table.settings.wan_bucket_mb is not None and self.crossing in ("dp", "both")
         return len(self.problem.shared.announced) > 1 and not ignores_links and not has_own_buckets

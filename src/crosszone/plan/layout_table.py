@@ -625,8 +625,8 @@ class LayoutTable:
         inside_SD = rank_SD // domain == np.roll(rank_SD, -1, axis=0) // domain
         return np.asarray(inside_SD[:, np.argmin(inside_SD.sum(axis=0))] * 1.0)
 
-    def group_equal_stages(self, layouts: Ints, schedule: ScheduleChoice) -> list[tuple[Ints, EqualStageRuns]]:
-        """Some layouts by their pattern, with its runs of equal stages.
+    def group_by_pattern(self, layouts: Ints, schedule: ScheduleChoice) -> list[tuple[Ints, EqualStageRuns]]:
+        """Layouts grouped by their pattern; with each group, the pattern's runs of equal stages.
 
         Without a schedule stages that cost the same are one run.
         """

@@ -112,7 +112,7 @@ def build_nodes(
     columns_of_blocks = []
     for number, block in enumerate(blocks):
         row_and_width_2L = np.zeros((2, len(table.layouts)), dtype=np.int64)  # first row and width of each layout
-        for layouts, runs in table.group_equal_stages(block.layouts, block.schedule):
+        for layouts, runs in table.group_by_pattern(block.layouts, block.schedule):
             chains = runs.groups.shape[0]
             width = next((width for width in WIDTHS if width >= len(runs)), len(runs))
             start = rows_filled.get(width, 0)

@@ -271,7 +271,7 @@ def join_batches(batches: Sequence[Batch]) -> Batch:
 
 
 def get_scalar(value: Any) -> Any:
-    """A single entry as a plain number; recorded, as a recorded one."""
+    """A plain number as a float; a recorded one is returned unchanged."""
     return value if isinstance(value, Recorded) else float(value)
 
 
