@@ -1,7 +1,7 @@
 """What a transformer layer costs on one GPU: forward, backward and recomputation, by part; and what an operator does.
 
-Every function takes numbers or arrays that broadcast. Peaks and memory rates come from the datasheet, the shares of
-them that are reached from the profile.
+Every function takes numbers or arrays that broadcast: [strategies, 1], or [strategies, stages] where GPUs differ by
+stage. Peaks and memory rates come from the datasheet, the shares of them that are reached from the profile.
 """
 
 from __future__ import annotations

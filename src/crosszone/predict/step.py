@@ -1,6 +1,8 @@
 """The step in closed form, for a batch of strategies: stages, pipeline, exchange among replicas, optimizer.
 
 The step as the schedule really runs it: the event simulation over the same stage and link times. [V3]
+
+Arrays are [strategies, stages]; an axis of length 1 holds for all of them, and a strategy with fewer stages has zeros.
 """
 
 from __future__ import annotations
@@ -153,31 +155,32 @@ def build_stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = N
     group = group_replicas(cost, links)
     sent = estimate_exchange(cost, params_per_rank, group, links, batch.repeats)
     # in a pipeline ZeRO 2 and 3 are charged once a step [X7]: FSDP keeps a stage gathered until its last micro-batch
-    alone = as_array(w.pp) == 1
-    each_gather = alone & (as_array(w.zero) >= 3)
-    met = (as_array(w.shard_ranks) > 1) | (as_array(w.dp) == 1)  # replicas that share nothing reduce once a step
-    each_reduce = alone & (as_array(w.zero) >= 2) & met
+    single_stage = as_array(w.pp) == 1
+    gathers_per_pass = single_stage & (as_array(w.zero) >= 3)
+    # replicas that share nothing reduce once a step
+    shares_states = (as_array(w.shard_ranks) > 1) | (as_array(w.dp) == 1)
+    reduces_per_pass = single_stage & (as_array(w.zero) >= 2) & shares_states
     gather = compute_exposed_s(
         sent.gather, w.overlap_window * per.forward_s, w.overlap_parameters, k.dp_contention, w.overlap
     )
-    once = np.where(each_reduce, sent.outer, sent.reduce + sent.outer)
-    shard_comm_s = sent.gather * each_gather + sent.reduce * each_reduce
+    per_step_s = np.where(reduces_per_pass, sent.outer, sent.reduce + sent.outer)
+    shard_comm_s = sent.gather * gathers_per_pass + sent.reduce * reduces_per_pass
     # sharded gradients, and weights gathered a second time, go first
     window_s = np.maximum(0.0, w.overlap_window * per.backward_s - shard_comm_s)
-    window = np.minimum(window_s, once * (1.0 - sent.last_bucket))
-    reduce = compute_exposed_s(once, window, w.overlap_gradients, k.dp_contention, w.overlap)
+    window = np.minimum(window_s, per_step_s * (1.0 - sent.last_bucket))
+    reduce = compute_exposed_s(per_step_s, window, w.overlap_gradients, k.dp_contention, w.overlap)
     forward, backward, gathers = p.forward, p.backward, 0.0
-    if np.any(each_gather | each_reduce):  # sharded gradients, and perhaps weights, go with every micro-batch
+    if np.any(gathers_per_pass | reduces_per_pass):  # sharded gradients, and perhaps weights, go with every micro-batch
         exposed_gather_s = compute_exposed_s(
             sent.gather, per.forward_s * present, w.overlap_parameters, k.fsdp_contention, w.overlap
         )
-        gather_each = exposed_gather_s * each_gather
+        gather_each = exposed_gather_s * gathers_per_pass
         reduce_each = compute_exposed_s(
             shard_comm_s, per.backward_s * present, w.overlap_gradients, k.fsdp_contention, w.overlap
         )
         gathers = (gather_each + reduce_each) * present
         forward, backward = forward + gather_each * present, backward + reduce_each * present
-        gather = gather * ~each_gather
+        gather = gather * ~gathers_per_pass
     return StageTimes(
         **{f.name: getattr(p, f.name) for f in fields(Passes)}
         | {
