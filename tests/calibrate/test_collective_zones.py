@@ -37,7 +37,7 @@ def test_rates_of_both_directions_and_the_round_trip_are_found(tmp_path):
         torchrun += ["--master-addr", network.nodes[0].address, "--master-port", "29500"]
         agents = [
             subprocess.Popen(
-                [*node.machine.words, *torchrun, "--node-rank", str(rank), SCRIPT, *asked],
+                [*node.machine.command_prefix, *torchrun, "--node-rank", str(rank), SCRIPT, *asked],
                 env={
                     **os.environ,
                     "OMP_NUM_THREADS": "1",

@@ -98,7 +98,7 @@ def test_switches_that_cannot_be_turned_say_why_and_open_when_what_they_need_is_
     page = opened(open_page)
     row = page.locator('.switch-row[data-switch="fragments"]')
     expecting(row.locator("input")).to_be_disabled()
-    expecting(row).to_contain_text("there is no local update")
+    expecting(row).to_contain_text("local updates are off")
     page.locator("#switch-local_steps").fill("100")
     expecting(page.locator("#switch-fragments")).to_be_enabled()
     page.locator("#switch-local_steps").fill("-3")
