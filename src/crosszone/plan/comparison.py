@@ -71,7 +71,7 @@ class Part(Value):
 class Difference(Value):
     """From one prediction to another, always second less first.
 
-    compare_predictions(slow, fast).parts[0].name   # "gradients", the part that saves most
+    compare_predictions(slow, fast).parts[0].name   # "gradients", the part that differs most
     """
 
     step_s: float

@@ -1,7 +1,7 @@
 """Formulas: recorded numbers as the cells of a spreadsheet, one cell a named number, its expression an Excel formula.
 
     cells = FormulaCells(is_typed=lambda node: node.op == "leaf", places={})
-    cells.write_reference(prediction.step_time_s.expected)  # "step_time_s": the name of the cell that holds it
+    cells.write_term(prediction.step_time_s.expected).text  # "step_time_s": the name of the cell that holds it
     cells.cells["step_time_s"].formula                # "inner_step_s+local_update_s"
 
 Entries of arrays that come to the same formula share one cell, so that sixteen equal stages are computed once. What no
@@ -111,12 +111,8 @@ class FormulaCells:
         self._counted: set[int] = set()
         self._kept_alive: list[Any] = []
 
-    def write_reference(self, node: Any, at: Index = ()) -> str:
-        """What a formula writes to read a recorded number: the name of its cell, or a plain number."""
-        return self.write_term(node, at).text
-
     def write_term(self, node: Any, at: Index = ()) -> FormulaTerm:
-        """The same with what is known of it."""
+        """What a formula writes to read a recorded number: the name of its cell, or a plain number; and its range."""
         if not isinstance(node, Recorded):
             return build_literal(np.asarray(node)[at] if np.ndim(node) else node)
         self._kept_alive.append(node)  # terms are remembered by id
