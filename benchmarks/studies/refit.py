@@ -55,14 +55,17 @@ def fit_profiles(rows: TrainingRows, profiles: Profiles, *, strewn: float = 0.0,
     return fit(steps, steps.index, steps.measured, begin, priors, weights=rows.weights[steps.order], rounds=rounds)
 
 
-def fit_stacks(runs: Sequence[MeasuredRun], profiles: Profiles, known_stacks: Collection[str]) -> Fit:
-    """Fit only the coefficients of the stacks that `known_stacks` lacks; all others keep their values."""
-    own_scopes = {f"stack {run.stack}" for run in runs if run.stack not in known_stacks}
+def fit_stacks(
+    runs: Sequence[MeasuredRun], profiles: Profiles, stacks: Collection[str], weights: Vector | None = None
+) -> Fit:
+    """Fit only the coefficients of these stacks; all others keep their values."""
+    scopes = {f"stack {name}" for name in stacks}
     priors = build_prior_arrays(profiles)
-    is_free = np.array([scope in own_scopes for scope, _ in profiles.names])
+    is_free = np.array([scope in scopes for scope, _ in profiles.names])
     priors = replace(priors, free=priors.free & is_free)
-    steps = StepBatches([run for run in runs if f"stack {run.stack}" in own_scopes], profiles)
-    return fit(steps, steps.index, steps.measured, profiles.values.copy(), priors)
+    steps = StepBatches(runs, profiles)
+    ordered = None if weights is None else weights[steps.order]
+    return fit(steps, steps.index, steps.measured, profiles.values.copy(), priors, weights=ordered)
 
 
 def round_value(value: float) -> float:
@@ -133,6 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("runs", type=Path, nargs="+", help="measured runs (CSV)")
     parser.add_argument("--also", type=Path, nargs="*", default=[], help="runs that count less")
+    parser.add_argument("--sweep", type=Path, nargs="*", default=[], help="many runs of one stack: move that stack alone")
     parser.add_argument("--alone", type=Path, nargs="*", default=[], help="runs of stacks of their own")
     parser.add_argument("--doubtful", type=Path, help="rows to leave out; default: doubtful_rows.csv beside the runs")
     parser.add_argument("--write", action="store_true", help="put the values into the profile files")
@@ -146,19 +150,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.bands:
         _fit_bands(read(options.runs), options.runs, doubtful, options.write)
     else:
-        _fit_values(read(options.runs), read(options.also), read(options.alone), options.write)
+        more = {"also": read(options.also), "sweep": read(options.sweep), "alone": read(options.alone)}
+        _fit_values(read(options.runs), more, options.write)
     return 0
 
 
-def _fit_values(runs: list[MeasuredRun], also: list[MeasuredRun], alone: list[MeasuredRun], keep: bool) -> None:
+SWEEP_WEIGHT = 0.1  # Of a row of a sweep beside the stack's other rows
+
+
+def _fit_values(runs: list[MeasuredRun], more: Mapping[str, list[MeasuredRun]], keep: bool) -> None:
     """Fit, show and perhaps keep the coefficients."""
     profiles = Profiles.load_shipped()
-    rows = build_training_rows(runs, also)
+    rows = build_training_rows(runs, more["also"])
     fitted, second_start = fit_profiles(rows, profiles), fit_profiles(rows, profiles, strewn=1.0)
     values, errors = fitted.values, fitted.error
-    if alone:
-        of_stacks = fit_stacks(alone, profiles.with_values(values), {run.stack for run in rows.runs})
-        values, errors = of_stacks.values, np.where(of_stacks.error > 0, of_stacks.error, errors)
+    known_stacks = {run.stack for run in rows.runs}
+    sweep, alone = more["sweep"], more["alone"]
+    swept_stacks = {run.stack for run in sweep if run.stack}
+    own_stacks = {run.stack for run in alone if run.stack} - known_stacks
+    of_swept = [run for run in runs if run.stack in swept_stacks]
+    stages = (
+        (swept_stacks, [*of_swept, *sweep], np.r_[np.ones(len(of_swept)), np.full(len(sweep), SWEEP_WEIGHT)]),
+        (own_stacks, [run for run in alone if run.stack in own_stacks], None),
+    )
+    for stacks, stage_runs, weights in stages:
+        if stage_runs:
+            of_stacks = fit_stacks(stage_runs, profiles.with_values(values), stacks, weights)
+            values, errors = of_stacks.values, np.where(of_stacks.error > 0, of_stacks.error, errors)
     for (scope, field), value, error, fixed in zip(profiles.names, values, errors, profiles.fixed, strict=True):
         if not fixed:
             sys.stdout.write(f"{scope:34} {field:18} {value:10.4g} +- {100 * error:.0f} %\n")

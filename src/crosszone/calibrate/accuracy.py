@@ -24,7 +24,6 @@ import numpy.typing as npt
 
 from crosszone.calibrate.predicted import PredictedRuns, predict_runs
 from crosszone.calibrate.runs import MeasuredRun, Skipped, iterate_runs
-from crosszone.cost.coefficients import compute_band_factors
 from crosszone.cost.profile import Profiles
 
 MIN_PAIR_RATIO = 1.05  # Pairs whose measured times differ by less are not counted: repeated runs differ as much
@@ -293,6 +292,7 @@ def summarize_errors(rows: Sequence[ScoredRow]) -> Scores:
         "within_10_pct": _apply_if_any(np.mean, 100.0 * (size <= 10.0)),
         "within_20_pct": _apply_if_any(np.mean, 100.0 * (size <= 20.0)),
         "band_coverage_pct": _apply_if_any(np.mean, 100.0 * ((low <= m) & (m <= high))),
+        "band_width_pct": _apply_if_any(np.median, 100.0 * (high - low) / p),
         "memory_rows": len(memory),
         "memory_mape_pct": _apply_if_any(np.mean, np.abs(memory_error)),
         "memory_median_ape_pct": _apply_if_any(np.median, np.abs(memory_error)),
@@ -313,11 +313,13 @@ def score_runs(
     profiles: Profiles | None = None,
     doubtful: Mapping[str, str] | None = None,
     progress: Callable[[int], None] | None = None,
+    *,
+    as_user: bool = False,
 ) -> Accuracy:
-    """Predict every row of a file; `progress` hears of the rows done after each chunk."""
+    """Predict every row of a file (`as_user`: as a user would write it, its source unknown); `progress` hears of the rows done after each chunk."""
     scorer = _RunScorer(profiles or Profiles.load(), doubtful or {})
     rows: list[ScoredRow] = []
-    entries = iterate_runs(path)
+    entries = iterate_runs(path, as_user=as_user)
     while chunk := list(islice(entries, CHUNK)):
         rows += scorer.score(chunk)
         if progress:
@@ -325,20 +327,15 @@ def score_runs(
     return Accuracy(rows=rows)
 
 
-def build_scored_row(
-    run: MeasuredRun, step_s: float, *, gpu_measured: bool, stack_measured: bool, **fields: Any
-) -> ScoredRow:
-    """A run with its predicted step and the band of it; `fields`: what else is known of the row."""
-    low, high = compute_band_factors(
-        moe=run.moe, stack_measured=stack_measured, gpu_measured=gpu_measured, stated=run.complete
-    )
+def build_scored_row(run: MeasuredRun, step_s: float, low_s: float, high_s: float, **fields: Any) -> ScoredRow:
+    """A run with its predicted step and range; `fields`: what else is known of the row."""
     return ScoredRow(
         id=run.id,
         source=run.source,
         measured_s=run.step_time_s,
         predicted_s=step_s,
-        low_s=low * step_s,
-        high_s=high * step_s,
+        low_s=low_s,
+        high_s=high_s,
         complete=run.complete,
         moe=run.moe,
         **fields,
@@ -377,13 +374,13 @@ class _RunScorer:
             yield build_scored_row(
                 run,
                 float(predictions.step_s[index]),
-                gpu_measured=bool(predictions.gpu_measured[index]),
-                stack_measured=self.profiles.stacks[run.stack].get("measured", True),
+                float(predictions.low_s[index]),
+                float(predictions.high_s[index]),
                 memory_gib_measured=run.memory_gib,
                 memory_gib_predicted=float(predictions.memory_gib[index]),
                 doubtful=self.doubtful.get(run.id),
                 duplicate_of=run.duplicate_of,
-                stack=run.stack,
+                stack=predictions.stacks[index],
                 assumed=self.assumptions.setdefault(run.assumed, run.assumed),
                 setup=self.key_numbers.setdefault(build_setup_key(run), len(self.key_numbers)),
                 strategy=self.key_numbers.setdefault(build_strategy_key(run), len(self.key_numbers)),

@@ -33,7 +33,7 @@ import numpy.typing as npt
 from crosszone.calibrate.accuracy import ScoredRow, Scores, build_scored_row, summarize_errors, summarize_sources
 from crosszone.calibrate.predicted import StepBatches, get_gpu
 from crosszone.calibrate.runs import MeasuredRun, read_doubtful
-from crosszone.cost.coefficients import COMMON
+from crosszone.cost.coefficients import COMMON, RATES, Knowledge, compute_band_factors
 from crosszone.cost.profile import Profiles
 from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Positive, Value, parse
@@ -61,6 +61,8 @@ class PriorArrays:
     """Standard deviation of the logarithm."""
     anchor: npt.NDArray[np.int64]
     """Place of the value that is the centre instead (a stack's value lies about the common one); -1: `centre`."""
+    shift: Vector
+    """Logarithm of what a value is expected to be over its anchor: rates of a GPU with less power."""
     lower: Vector
     upper: Vector
 
@@ -151,7 +153,8 @@ class _LeastSquares:
         """prior_matrix @ theta - prior_offset: distance of each value from its centre."""
         self.prior_matrix[np.flatnonzero(is_tied), self.column[anchor[is_tied]]] -= 1.0
         centre = np.where(anchor >= 0, start[anchor], prior_arrays.centre[self.at])
-        self.prior_offset = np.where(is_tied, 0.0, np.log(np.maximum(centre, SMALLEST)))
+        shift = prior_arrays.shift[self.at]
+        self.prior_offset = np.where(is_tied, shift, np.log(np.maximum(centre, SMALLEST)) + shift)
         self.prior_precision = 1.0 / prior_arrays.sd[self.at] ** 2
 
     def expand_values(self, theta: Vector) -> Vector:
@@ -195,7 +198,8 @@ class _LeastSquares:
         return jacobian
 
 
-USUAL_SPREAD = 0.3  # How much the homes of a coefficient differ where priors.yaml does not say
+FRAMEWORK_SPREAD = 0.15  # How much frameworks differ: their homes hold what all of their stacks have in common
+USUAL_SPREAD = 0.18  # How much the homes of a coefficient differ where priors.yaml does not say
 
 
 class Prior(Value):
@@ -217,6 +221,12 @@ def read_priors() -> dict[str, Prior]:
     return {name: parse(Prior, entry, document, at=("fields", name)) for name, entry in entries.items()}
 
 
+def is_framework(profiles: Profiles, scope: str) -> bool:
+    """The home of a framework as a whole: the default stack, which others are like."""
+    kind, _, name = scope.partition(" ")
+    return kind == "stack" and any(entry.get("like") == name for entry in profiles.stacks.values())
+
+
 def build_prior_arrays(profiles: Profiles) -> PriorArrays:
     """The priors of every fitted value of the profiles; a family's or stack's value lies about the common one. [Q4]
 
@@ -227,18 +237,24 @@ def build_prior_arrays(profiles: Profiles) -> PriorArrays:
     free = ~profiles.fixed
     centre, sd = np.ones(len(free)), np.ones(len(free))
     lower, upper = np.full(len(free), 1e-12), np.full(len(free), 1e12)
-    anchor = np.full(len(free), -1)
+    anchor, shift = np.full(len(free), -1), np.zeros(len(free))
     for at, (scope, field) in enumerate(profiles.names):
         if not free[at]:
             continue
         prior = priors[field]
-        common = profiles.place[COMMON, field]
         has_own_scope = scope != COMMON
+        # a stack lies about the stack it is like (its framework's), that one about the common value
+        parent = next((profiles.place[home, field] for home in profiles.list_ancestors(scope) if (home, field) in profiles.place))
         centre[at], lower[at], upper[at] = prior.value, prior.lower, prior.upper
         sd[at] = prior.spread if has_own_scope or prior.sd is None else prior.sd
-        if has_own_scope and free[common]:
-            anchor[at] = common
-    return PriorArrays(free=free, centre=centre, sd=sd, anchor=anchor, lower=lower, upper=upper)
+        if is_framework(profiles, scope):
+            sd[at] = min(sd[at], FRAMEWORK_SPREAD)
+        if has_own_scope and free[parent]:
+            anchor[at] = parent
+        if scope.startswith("gpu ") and field in RATES:
+            power_share = profiles.gpus[scope.removeprefix("gpu ")].get("power_share", 1.0)
+            shift[at] = np.log(power_share) / 3.0  # power grows with the cube of the clock
+    return PriorArrays(free=free, centre=centre, sd=sd, anchor=anchor, shift=shift, lower=lower, upper=upper)
 
 
 def draw_start_values(profiles: Profiles, prior_arrays: PriorArrays, spread: float = 0.0, seed: int = 0) -> Vector:
@@ -251,7 +267,9 @@ def draw_start_values(profiles: Profiles, prior_arrays: PriorArrays, spread: flo
     )
 
 
-SECONDARY_WEIGHT = 0.3  # Weight of a row of a file that would otherwise outnumber the others
+SECONDARY_WEIGHT = 0.03  # Weight of a row of a file that would otherwise outnumber the others
+# A source with more rows than this counts less for each: many rows of one site are no independent witnesses.
+FULL_WEIGHT_ROWS, SOURCE_BALANCE = 30, 0.6
 DOUBTFUL_FILE = "doubtful_rows.csv"
 
 
@@ -271,12 +289,18 @@ class TrainingRows:
 
 def select_usable_runs(runs: Iterable[MeasuredRun], doubtful: Collection[str]) -> list[MeasuredRun]:
     """Runs with a measured time that contradict no neighbour and repeat no earlier row."""
-    return [run for run in runs if run.step_time_s and run.id not in doubtful and run.duplicate_of is None]
+    return [
+        run
+        for run in runs
+        if run.step_time_s and run.id not in doubtful and run.duplicate_of is None and not run.facts.get("doubtful")
+    ]
 
 
 def build_training_rows(runs: Sequence[MeasuredRun], secondary_runs: Sequence[MeasuredRun] = ()) -> TrainingRows:
-    """Rows that count fully, and rows that count less."""
-    weights = np.concatenate([np.ones(len(runs)), np.full(len(secondary_runs), SECONDARY_WEIGHT)])
+    """Rows with their weights: less for each row of a large source, and of secondary files. [Q3]"""
+    rows_of = Counter(run.source for run in runs)
+    balanced = [min(1.0, (FULL_WEIGHT_ROWS / rows_of[run.source]) ** SOURCE_BALANCE) for run in runs]
+    weights = np.concatenate([balanced, np.full(len(secondary_runs), SECONDARY_WEIGHT)])
     return TrainingRows(runs=(*runs, *secondary_runs), weights=weights)
 
 
@@ -309,11 +333,23 @@ class CrossValidation:
     @cached_property
     def rows(self) -> list[ScoredRow]:
         """The rows with their predictions and bands."""
-        columns = (self.predicted_s, self.gpu_known, self.stack_known)
-        return [
-            build_scored_row(run, step_s, gpu_measured=gpu_known, stack_measured=stack_known)
-            for run, step_s, gpu_known, stack_known in zip(self.runs, *(c.tolist() for c in columns), strict=True)
-        ]
+        rows = []
+        for index, run in enumerate(self.runs):
+            low, high = compute_band_factors(self.describe_knowledge(index))
+            step_s = float(self.predicted_s[index])
+            rows.append(build_scored_row(run, step_s, low * step_s, high * step_s))
+        return rows
+
+    def describe_knowledge(self, index: int) -> Knowledge:
+        """What the fit without it knew of a row."""
+        run = self.runs[index]
+        return Knowledge(
+            software_stated=run.stack is not None,
+            stack_measured=run.stack is None or bool(self.stack_known[index]),
+            gpu_measured=bool(self.gpu_known[index]),
+            moe=run.moe,
+            stated=run.complete or run.stack is None,
+        )
 
     @cached_property
     def scores(self) -> Scores:

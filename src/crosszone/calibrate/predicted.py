@@ -32,8 +32,12 @@ class PredictedRuns:
     """What is predicted of each run, in the order given."""
 
     step_s: Vector
+    low_s: Vector
+    high_s: Vector
     memory_gib: Vector
     gpu_measured: npt.NDArray[np.bool_]
+    stacks: tuple[str, ...]
+    """Stack whose coefficients each is predicted with."""
 
 
 def predict_runs(runs: Sequence[MeasuredRun], profiles: Profiles) -> PredictedRuns:
@@ -41,8 +45,11 @@ def predict_runs(runs: Sequence[MeasuredRun], profiles: Profiles) -> PredictedRu
     predictors = [build_run_predictor(run, profiles) for run in runs]
     return PredictedRuns(
         step_s=np.array([p.step_time.expected for p in predictors], dtype=float),
+        low_s=np.array([p.step_time.low for p in predictors], dtype=float),
+        high_s=np.array([p.step_time.high for p in predictors], dtype=float),
         memory_gib=np.array([p.memory.peak.expected for p in predictors], dtype=float),
         gpu_measured=np.array([profiles.find_family(get_gpu(run))[1] for run in runs], dtype=bool),
+        stacks=tuple(p.stack for p in predictors),
     )
 
 
@@ -67,16 +74,19 @@ class StepBatches:
     def __init__(self, runs: Sequence[MeasuredRun], profiles: Profiles):
         groups = _group_by_depth(runs)
         self.order = np.concatenate(groups)
+        stacks: list[str] = []
         self.parts = []
         """Of each group: its batch, which run of the group a row belongs to, and the first row of each run."""
         for group in groups:
-            batches = [build_run_predictor(runs[i], profiles).batch for i in group]
+            predictors = [build_run_predictor(runs[i], profiles) for i in group]
+            stacks += [p.stack for p in predictors]
+            batches = [p.batch for p in predictors]
             rows = np.array([len(batch.counts) for batch in batches])
             run_of_row = np.repeat(np.arange(len(group)), rows)
             self.parts.append((join_batches(batches), run_of_row, np.cumsum(rows) - rows))
         self.runs = [runs[i] for i in self.order]
         self.index = profiles.index(
-            [profiles.find_family(get_gpu(run))[0] for run in self.runs], [run.stack for run in self.runs]
+            [profiles.find_family(get_gpu(run))[0] for run in self.runs], stacks
         )
         self.measured = np.array([run.step_time_s for run in self.runs], dtype=float)
 

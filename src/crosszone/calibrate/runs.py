@@ -33,12 +33,15 @@ from crosszone.calibrate.runs_inference import (
     RowError,
     RowText,
     StrategyCells,
+    build_software,
     build_strategy,
+    build_user_strategy,
     complete_degrees,
     read_row_text,
+    read_user_text,
 )
 from crosszone.calibrate.user_files import build_columns_error, build_unreadable_error
-from crosszone.cost.profile import format_stack, parse_stack
+from crosszone.cost.profile import format_stack
 from crosszone.errors import FileError, InputError, Notice
 from crosszone.inputs.catalogue import Catalogue, catalogue
 from crosszone.inputs.cluster import Cluster, NodeGroup, Zone
@@ -47,6 +50,7 @@ from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.job import Job
 from crosszone.inputs.model import Model
 from crosszone.inputs.rules import Case
+from crosszone.inputs.software import Software, parse_stack
 
 USUAL_GPUS_PER_NODE = 8  # GPUs of a node where neither the row nor the catalogue says
 _REMEMBERED = 4096
@@ -153,8 +157,8 @@ class MeasuredRun:
     """Id of the first row with the same columns and other figures: the same run measured again."""
 
     @property
-    def stack(self) -> str:
-        """Software stack whose profile is used, as the case's job states it."""
+    def stack(self) -> str | None:
+        """Software stack whose profile is used, as the case's job states it; None: the framework's own."""
         return self._software[0]
 
     @property
@@ -163,10 +167,8 @@ class MeasuredRun:
         return self._software[1]
 
     @property
-    def _software(self) -> tuple[str, float | None]:
-        stack, release = parse_stack(self.case.job.stack)
-        assert stack is not None  # rows are read with the stack of their source, or the default of their framework
-        return stack, release
+    def _software(self) -> tuple[str | None, float | None]:
+        return parse_stack(self.case.job.stack)
 
     def with_stack(self, stack: str) -> MeasuredRun:
         """The same run as if another software stack had trained it."""
@@ -184,11 +186,11 @@ class Skipped:
     reason: str
 
 
-def read_runs(path: Path) -> tuple[list[MeasuredRun], list[Skipped]]:
+def read_runs(path: Path, *, as_user: bool = False) -> tuple[list[MeasuredRun], list[Skipped]]:
     """The runs of a CSV file and the rows that cannot be scored; `InputError` when columns are missing."""
     runs: list[MeasuredRun] = []
     skipped: list[Skipped] = []
-    for row in iterate_runs(path):
+    for row in iterate_runs(path, as_user=as_user):
         if isinstance(row, MeasuredRun):
             runs.append(row)
         else:
@@ -196,11 +198,23 @@ def read_runs(path: Path) -> tuple[list[MeasuredRun], list[Skipped]]:
     return runs, skipped
 
 
-def iterate_runs(path: Path) -> Iterator[MeasuredRun | Skipped]:
-    """The rows of a CSV file one by one, in its order."""
-    reader = RunReader()
+def iterate_runs(path: Path, *, as_user: bool = False) -> Iterator[MeasuredRun | Skipped]:
+    """The rows of a CSV file one by one, in its order, with what run_recipes.csv beside it says of them."""
+    reader, recipes = RunReader(as_user=as_user), read_recipes(path.with_name(RECIPES_FILE))
     for number, row in enumerate(_iterate_rows(path, (*NEEDED, *MEASURED)), start=1):
-        yield reader.read(row if row.get("id") else {**row, "id": f"row {number}"})
+        run_id = row.get("id") or f"row {number}"
+        stated = {column: cell for column, cell in row.items() if cell}
+        yield reader.read({**row, **recipes.get(run_id, {}), **stated, "id": run_id})
+
+
+RECIPES_FILE = "run_recipes.csv"
+
+
+def read_recipes(path: Path) -> dict[str, dict[str, str]]:
+    """Recipe columns of runs by their ids; none where there is no such file."""
+    if not path.exists():
+        return {}
+    return {row["id"]: row for row in _iterate_rows(path, ("id",)) if row.get("id")}
 
 
 def read_doubtful(path: Path) -> dict[str, str]:
@@ -266,6 +280,8 @@ def _iterate_readable(reader: Iterator[list[str]]) -> Iterator[list[str] | str]:
 class RunReader:
     """Reads rows one by one; parts that are equal are built once."""
 
+    as_user: bool = False
+    """Read a row as a user would write it: nothing of its source."""
     architectures: Architectures = field(default_factory=lambda: Architectures(catalogue()))
     clusters: Clusters = field(default_factory=lambda: Clusters(catalogue()))
     first_ids: dict[bytes, str] = field(default_factory=dict)
@@ -285,7 +301,7 @@ class RunReader:
         return Skipped(id=run_id, source=parse_source(run_id), code=code, reason=reason)
 
     def _build_run(self, run_id: str, row: Row) -> MeasuredRun:
-        text = read_row_text(row)
+        text = read_user_text(row) if self.as_user else read_row_text(row)
         gpus = _require_integer(row, "gpus", "no_gpus", "The number of GPUs is not stated.")
         seq_len = _require_integer(row, "seq_len", "no_batch", "The sequence length is not stated.")
         batch = _require_integer(row, "global_batch", "no_batch", "The global batch is not stated.")
@@ -321,12 +337,19 @@ class RunReader:
             interleave=read_integer(row, "interleave"),
             sequence_parallel=read_integer(row, "sequence_parallel", least=0),
             recompute=row.get("recompute", ""),
+            sharding=row.get("zero_stage_or_fsdp", ""),
+            modules=row.get("recompute_modules", ""),
+            tensor_overlap=row.get("tensor_overlap", ""),
             notes=row.get("notes", ""),
         )
-        strategy = build_strategy(cells, text, axes, batch, model.layers, per_node, assumed)
+        if self.as_user:
+            strategy = build_user_strategy(cells, text, axes, batch)
+        else:
+            strategy = build_strategy(cells, text, axes, batch, model.layers, per_node, assumed)
         if text.precision is None:
             assumed.add("precision", text.defaults.precision)
-        job = _build_row_job(seq_len, batch, text.precision or text.defaults.precision, text.optimizer, text)
+        software = None if self.as_user else build_software(row, text.facts)
+        job = _build_row_job(seq_len, batch, text.precision or text.defaults.precision, text, software)
         time_s, time_from = _derive_step_time(row, step_s, tokens, text, model, job, gpus)
         has_full_shape = all(columns[SHAPE_COLUMNS.index(key)] for key in NEEDED_SHAPE)
         duplicate, repeat = self._find_earlier(run_id, row)
@@ -390,16 +413,17 @@ def _build_job(**fields: Any) -> Job:
     return Job(**fields)
 
 
-def _build_row_job(seq_len: int, batch: int, precision: str, optimizer: str, text: RowText) -> Job:
+def _build_row_job(seq_len: int, batch: int, precision: str, text: RowText, software: Software | None) -> Job:
     recipe = text.facts.get("fp8_recipe") if precision == "fp8" else None
     return _build_job(
         seq_len=seq_len,
         global_batch=batch,
         precision=precision,
         fp8_recipe=recipe,
-        optimizer=optimizer,
+        optimizer=text.optimizer,
         framework=text.defaults.framework,
-        stack=format_stack(text.stack, text.release),
+        stack=None if text.stack is None else format_stack(text.stack, text.release),
+        software=software,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Any, TypeAlias
 
@@ -19,6 +19,7 @@ from crosszone.inputs.catalogue.entries import normalize_name
 from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import parameters
 from crosszone.inputs.shipped import read_shipped
+from crosszone.inputs.software import Software
 from crosszone.inputs.strategy import Communication, Strategy
 
 Row: TypeAlias = Mapping[str, str]
@@ -26,6 +27,8 @@ Fact: TypeAlias = bool | int | str
 
 # Columns that rules look at: never the id, nor what was measured.
 TEXT_COLUMNS = ("source", "model", "gpu", "precision", "framework", "zero_stage_or_fsdp", "notes")
+# Of these, what a user tells of a run of his own.
+USER_COLUMNS = ("model", "gpu", "precision", "framework", "zero_stage_or_fsdp")
 _PATTERNS = frozenset({*TEXT_COLUMNS, "any", "text"})
 _REMEMBERED = 4096
 LONGEST_TEXT = 4000  # Characters of a cell that are looked at
@@ -76,7 +79,8 @@ class Rate:
 class RowText:
     """Everything the text of a row says."""
 
-    stack: str
+    stack: str | None
+    """Stack that the columns name; None: as a user writes it, who names none."""
     defaults: Defaults
     facts: Mapping[str, Fact]
     architecture: tuple[tuple[str, Any], ...]
@@ -92,6 +96,37 @@ class RowText:
 def read_row_text(row: Row) -> RowText:
     """What the text columns of a row say."""
     return _read_text_columns(tuple(row.get(column, "")[:LONGEST_TEXT] for column in TEXT_COLUMNS))
+
+
+def read_user_text(row: Row) -> RowText:
+    """What a user of our own would write of the row: its framework as one of ours, sharding and precision; no more."""
+    written = {**dict.fromkeys(TEXT_COLUMNS, ""), **{column: row.get(column, "")[:LONGEST_TEXT] for column in USER_COLUMNS}}
+    framework = select_own_framework(written["framework"], has_model_parallelism(row))
+    # what was measured is read as its source defines it; nothing of it reaches the prediction
+    return replace(
+        _read_text_columns(tuple(written[column] for column in TEXT_COLUMNS)),
+        stack=None,
+        defaults=Defaults(
+            framework=framework, recompute="none", zero=0, precision="bf16", overlap=(True, True, False), why="default"
+        ),
+        facts={},
+        architecture=(),
+        corrected=(),
+        release=None,
+        optimizer="adamw",
+        rate=read_row_text(row).rate,
+    )
+
+
+def select_own_framework(text: str, has_model_parallelism: bool) -> str:
+    """The framework of ours that a published name stands for; unknown ones: megatron with tp or pp, else fsdp."""
+    rule = _find_first_rule("frameworks", {"text": text})
+    return str(rule.get("is", "megatron" if has_model_parallelism else "fsdp"))
+
+
+def has_model_parallelism(row: Row) -> bool:
+    """The row has tensor or pipeline parallelism."""
+    return any(row.get(axis, "").strip() not in ("", "1", "1.0") for axis in ("tp", "pp"))
 
 
 @cache
@@ -192,6 +227,10 @@ class StrategyCells:
     interleave: int | None
     sequence_parallel: int | None
     recompute: str
+    sharding: str
+    modules: str
+    """Modules recomputed, as the recipe columns name them."""
+    tensor_overlap: str
     notes: str
 
 
@@ -227,6 +266,57 @@ def complete_degrees(stated: Mapping[str, int | None], gpus: int, assumed: Assum
     return degrees_by_axis
 
 
+def build_user_strategy(row: StrategyCells, text: RowText, axes: Mapping[str, int], batch: int) -> Strategy:
+    """What a user would write: what is stated; the rest follows from framework and release."""
+    group = re.search(r"groups of (\d+)|fsdp over (\d+) GPUs", row.sharding)
+    shard_ranks = int(next(number for number in group.groups() if number)[:9]) if group else None
+    stated: dict[str, Any] = {**axes, "ep": row.ep, "micro_batch": row.micro_batch}
+    stated |= {"interleave": row.interleave if axes["pp"] > 1 else None, "zero": text.zero}
+    if row.sequence_parallel is not None:
+        stated["sequence_parallel"] = bool(row.sequence_parallel) and axes["tp"] > 1
+    if row.recompute.lower() in ("none", "selective", "full"):
+        stated["recompute"] = row.recompute.lower()
+    if shard_ranks is not None and shard_ranks < axes["dp"]:
+        stated["shard_ranks"] = shard_ranks
+    if (row.micro_batch or 1) * axes["dp"] > batch:
+        raise RowError("batch_clash", f"The batch of {batch} is less than micro-batch {row.micro_batch} x dp {axes['dp']}.")
+    return _build_cached_strategy(**{name: value for name, value in stated.items() if value is not None})
+
+
+# Cells of cuda_graph and what they are as a switch.
+GRAPHS = {"none": "eager", "partial": "partial-graph", "full": "full-graph"}
+
+
+def build_software(row: Row, facts: Mapping[str, Fact]) -> Software | None:
+    """Switches that the optional recipe columns and the notes state."""
+    stated: dict[str, Any] = {}
+    graph = row.get("cuda_graph", "").split(" ")[0].lower()
+    if graph in GRAPHS:
+        stated["launch"] = GRAPHS[graph]
+    if row.get("moe_dispatcher", "").lower() in ("alltoall", "deepep", "hybridep"):
+        stated["dispatcher"] = row["moe_dispatcher"].lower()
+    elif facts.get("dispatcher"):
+        stated["dispatcher"] = facts["dispatcher"]
+    if row.get("moe_overlap", "") in ("0", "1"):
+        stated["expert_overlap"] = row["moe_overlap"] == "1"
+    modules = tuple(name for name in row.get("recompute_modules", "").split() if name in MODULES)
+    if modules:
+        stated["recompute_modules"] = modules
+    if "fp8" in row.get("attention_precision", "").lower():
+        stated["attention_precision"] = "fp8"
+    if facts.get("cp_all_to_all"):
+        stated["context_exchange"] = "all-to-all"
+    return _build_cached_software(**stated) if stated else None
+
+
+MODULES = ("core_attn", "mla_up_proj", "mlp", "moe", "moe_act", "layernorm", "shared_experts")
+
+
+@cache
+def _build_cached_software(**fields: Any) -> Software:
+    return Software(**fields)
+
+
 def build_strategy(
     row: StrategyCells,
     text: RowText,
@@ -248,8 +338,9 @@ def build_strategy(
         raise RowError("batch_clash", f"The batch of {batch} is less than micro-batch {micro_batch} x dp {dp}.")
     recompute = row.recompute.lower()
     if recompute not in ("none", "selective", "full"):
-        recompute = defaults.recompute
-        assumed.add("recompute", recompute, decisive=True)
+        recompute = "selective" if row.modules else defaults.recompute
+        if not row.modules:
+            assumed.add("recompute", recompute, decisive=True)
     zero = text.zero
     if zero is None:
         zero = defaults.zero
@@ -269,7 +360,8 @@ def build_strategy(
         # what a stack overlaps by default, as far as the run has it: frameworks refuse the switch without it
         overlap_gradients=gradients,
         overlap_parameters=weights and zero > 0,
-        overlap_tensor=(tensor or bool(text.facts.get("async_tp"))) and split_sequence,
+        overlap_tensor=(row.tensor_overlap == "1" if row.tensor_overlap else tensor or bool(text.facts.get("async_tp")))
+        and split_sequence,
     )
     return _build_cached_strategy(
         tp=tp,

@@ -52,6 +52,13 @@ def show_accuracy(
     cv: Annotated[
         bool, typer.Option("--cv", help="Also fit without each source, model and row in turn (minutes).")
     ] = False,
+    first_contact: Annotated[
+        bool,
+        typer.Option(
+            "--first-contact",
+            help="Enter every run as a user would write it: model, job, cluster, degrees; nothing of its source.",
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Predict measured runs and show how far off: per run, source and component, with what was assumed.
@@ -62,6 +69,9 @@ def show_accuracy(
     """
     check_targets(force, csv, figures)
     targets = _Targets(csv, figures, as_json)
+    if first_contact:
+        _score_first_contact(runs, doubtful, targets)
+        return
     if runs is None or runs.is_dir():
         _score_folder(runs or find_default_folder(), doubtful, cv, targets)
         return
@@ -76,6 +86,19 @@ def show_accuracy(
         _compare_published(runs, as_json)
     else:
         _score_runs(runs, doubtful, cv, targets)
+
+
+def _score_first_contact(runs: Path | None, doubtful: Path | None, targets: _Targets) -> None:
+    """A file of runs, or the published ones of a folder, entered as a user would."""
+    from crosszone.calibrate.accuracy_report import MAIN_FILE
+
+    path = runs or find_default_folder()
+    if path.is_dir():
+        path = path / MAIN_FILE
+    kind = _detect_kind(path)
+    if kind != "runs":
+        raise InputError(Notice(code="first_contact_kind", value=str(path)))
+    _score_runs(path, doubtful, False, targets, as_user=True)
 
 
 @dataclass(frozen=True)
@@ -146,14 +169,16 @@ def _detect_kind(path: Path) -> str:
     return "components" if is_components(columns) else "runs"
 
 
-def _score_runs(path: Path, doubtful: Path | None, cv: bool, targets: _Targets) -> None:
+def _score_runs(
+    path: Path, doubtful: Path | None, cv: bool, targets: _Targets, *, as_user: bool = False
+) -> None:
     from crosszone.calibrate.accuracy import score_runs
     from crosszone.calibrate.accuracy_report import count_rows, score_file
     from crosszone.calibrate.fit import read_doubtful_reasons
 
     reasons = read_doubtful_reasons(path, doubtful)
     with _open_progress(label("accuracy_rows"), count_rows(path)) as advance:
-        accuracy_report = score_runs(path, doubtful=reasons, progress=advance)
+        accuracy_report = score_runs(path, doubtful=reasons, progress=advance, as_user=as_user)
     if targets.csv is not None or targets.figures is not None:
         targets.write(score_file(path, accuracy_report))
     validations = _run_cross_validation(path, reasons) if cv else []

@@ -37,20 +37,24 @@ class Coefficients:
     """Share of the fp8 peak."""
     nvfp4: Numbers
     """Share of the fp4 peak over that of the fp8 peak."""
+    flash_fp8: Numbers
+    """Rate of the fused attention in fp8 over that in 16 bit."""
     rowwise: Numbers
     """Rate of fp8 with one scale per row over one per tensor."""
     mxfp8: Numbers
     """Rate of fp8 with block scales over plain fp8."""
-    mxfp8_moe: Numbers
-    """Launch time of an MoE layer with block scales over the plain one."""
     flash: Numbers
     """Share of the 16-bit peak of the fused attention's forward pass (only unmasked scores counted)."""
     flash_width: Numbers
     """Width of a head at which the fused attention loses half of what wider heads could add."""
     flash_ramp: Numbers
     """Tokens of a sequence at which the fused attention reaches half of its rate."""
+    older_flash: Numbers
+    """Rate of fused attention made for an older generation of GPUs over that of the vendor's kernel."""
     triton: Numbers
-    """Rate of a Triton attention kernel over the vendor's."""
+    """Rate of fused attention written in Triton over that of FlashAttention 2."""
+    sink_rate: Numbers
+    """Rate of fused attention with sinks over that without."""
     # operators
     tile: Numbers
     """Share of a matmul's operand traffic that adds to its arithmetic."""
@@ -66,18 +70,26 @@ class Coefficients:
     """Passes over the scores of a softmax of plain kernels over the fused one's."""
     plain_launch: Numbers
     """Launch time of a layer with such a softmax over one with the fused."""
-    sink_traffic: Numbers
-    """Passes over the score matrix of attention with sinks, as `score_traffic`."""
     grouped: Numbers
-    """Rate of grouped (expert) matmuls over dense ones."""
+    """Rate of grouped (expert) matmuls over dense ones, with many tokens for each expert."""
+    grouped_ramp: Numbers
+    """Tokens of an expert at which grouped matmuls reach half of that rate."""
     elementwise: Numbers
     """Traffic of norms, activations, residuals, copies over that of fused kernels."""
     written_out: Numbers
     """Passes over the residual stream that RMSNorm and rotary positions add where they are single operations."""
     written_out_launch: Numbers
     """Launch time of a layer with these over one whose norms are fused and whose positions are not rotary."""
+    compiled: Numbers
+    """Traffic of elementwise operators that a compiler fused over that of the framework's own kernels."""
     cast: Numbers
-    """Passes over the inputs of linear layers to quantise them."""
+    """Passes over the inputs of linear layers to quantise them with one scale a tensor."""
+    mxfp8_cast: Numbers
+    """Passes to quantise with block scales over those with one scale a tensor."""
+    nvfp4_cast: Numbers
+    """Passes to quantise to nvfp4 over those to fp8 with one scale a tensor."""
+    unaligned_heads: Numbers
+    """Time of unfused attention's matmuls where a head's width is no multiple of 8, over aligned ones."""
     unaligned: Numbers
     """Time of the head's matmul where the vocabulary is no multiple of 8, over an aligned one."""
     head_traffic: Numbers
@@ -91,15 +103,33 @@ class Coefficients:
     # host
     host_s: Numbers
     """Launch time of a layer's forward pass on the host."""
+    mla_launch: Numbers
+    """Launch time that latent attention adds, over that of a dense layer."""
+    moe_launch: Numbers
+    """Launch time that router, dispatch and experts add, over that of a dense layer."""
+    cast_launch: Numbers
+    """Launch time that quantising adds, over that of a dense layer."""
+    partial_graph: Numbers
+    """Launch time left where attention and router are captured in CUDA graphs."""
+    full_graph: Numbers
+    """Launch time left where a whole iteration is captured."""
+    compiled_launch: Numbers
+    """Launch time of a compiled layer over an eager one's."""
     collective_host_s: Numbers
     """More launch time for each tensor-parallel collective and further rank."""
+    pipeline_host_s: Numbers
+    """Host time of a layer for each further tensor-parallel rank in a pipeline: ranks that check or wait for each other."""
     host_backward: Numbers
     """Launch time of a layer's backward pass over the forward's."""
     # tensor parallelism
     tp_exposed: Numbers
     """Share of a tensor-parallel collective that does not hide below matmuls."""
     tp_message_s: Numbers
-    """Fixed time of a tensor-parallel collective: launch, skew of ranks."""
+    """Fixed time of a tensor-parallel collective: its launch."""
+    tp_node_s: Numbers
+    """More of it for each further node that the tensor-parallel ranks lie on."""
+    skew: Numbers
+    """Share of a stage's work that tensor-parallel ranks wait for the slowest of them."""
     link: Numbers
     """Share of the fast link's rate that collectives reach."""
     nic: Numbers
@@ -122,14 +152,18 @@ class Coefficients:
     # experts
     permute: Numbers
     """Passes over the routed tokens to sort them by expert and back."""
+    fused_dispatch: Numbers
+    """Passes of a dispatcher that sorts while it sends (DeepEP, HybridEP) over separate kernels'."""
     moe_s: Numbers
     """Launch and synchronisation time of an MoE layer's dispatch."""
     a2a_exposed: Numbers
     """Share of the all-to-all that does not hide."""
+    a2a_rate: Numbers
+    """Rate of an all-to-all over that of a ring on the same links."""
+    expert_overlap: Numbers
+    """Of that, what is left where it runs beside the other micro-batch."""
     release_decay: Numbers
-    """MoE overhead falls by this factor's exponent a year of releases."""
-    graphed: Numbers
-    """MoE overhead with dispatch captured in graphs over that without."""
+    """Sorting and synchronising of MoE layers fall by this factor's exponent a year of releases."""
     # context parallelism
     cp_exposed: Numbers
     """Share of a hidden key/value exchange that still costs."""
@@ -151,7 +185,7 @@ class Coefficients:
 RATES = ("matmul", "matmul_fp8", "flash", "batched", "memory", "host_update_per_s")
 # Coefficients that the time of its work is proportional to.
 # `tile` too: it is a share of the time that the datasheet's memory rate gives, and that rate stays. [O1]
-TIMES = ("tile", "host_s", "collective_host_s", "moe_s", "step_s")
+TIMES = ("tile", "host_s", "collective_host_s", "pipeline_host_s", "moe_s", "step_s")
 
 
 FIELDS = tuple(f.name for f in fields(Coefficients))
@@ -213,22 +247,23 @@ class GpuFamily(Home):
     stacks: tuple[Name, ...] = ()
     """Its kernels were timed alone: values for these stacks, fitted beside them; others take those of `like`."""
     like: Name | None = None
+    power_share: float = 1.0
+    """Power limit over that of the family it is like: rates are expected to fall with its cube root."""
 
 
 class StackSettings(Value):
     """What a stack does; explained in stacks.yaml."""
 
-    unfused: Flag | Literal["plain"] = False
-    triton: Flag = False
-    launch_added: Flag = False
+    attention: Literal["flash", "flash-2", "triton", "softmax", "plain"] | None = None
+    launch: Literal["eager", "blocking", "partial-graph", "full-graph", "compiled"] | None = None
+    dispatcher: Literal["alltoall", "deepep", "hybridep"] | None = None
+    context_exchange: Literal["ring", "all-to-all", "all-gather"] | None = None
     p2p_scatter: Flag = False
     p2p_wait: Literal["none", "sent", "arrived"] = "none"
     p2p_both_ends: Flag = False
     p2p_mask: Flag = False
     partitioned: Flag = False
     zero1_all_reduce: Flag = False
-    release_base: Positive | None = None
-    graphed_from: Positive | None = None
 
 
 class Stack(Home):
@@ -237,6 +272,8 @@ class Stack(Home):
     title: str
     framework: Name
     default_of: tuple[Name, ...] = ()
+    default_from: float = 0.0
+    """Release from which it is the default."""
     like: Name | None = None
     measured: Flag = True
     """Runs of it were seen, though it may have no coefficients of its own."""
@@ -263,25 +300,48 @@ def _dump_set_fields(home: Home) -> dict[str, Any]:
     return home.model_dump(exclude_unset=True)
 
 
-def compute_band_factors(
-    *,
-    moe: bool = False,
-    stack_measured: bool = True,
-    gpu_measured: bool = True,
-    stated: bool = True,
-    memory: bool = False,
-) -> tuple[Any, Any]:
+@dataclass(frozen=True, kw_only=True)
+class Knowledge:
+    """What is known of a case: each thing that is not makes its range wider. [Q6]"""
+
+    software_stated: bool = True
+    """A stack is named; else switches and coefficients are those of the framework's usual software."""
+    stack_measured: bool = True
+    gpu_measured: bool = True
+    moe: bool = False
+    stated: bool = True
+    """All of the set-up is stated."""
+    option_measured: bool = True
+    """Runs with its options were seen (not: offload, compression, local updates)."""
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """Parts of the range that apply, by their names in bands.yaml."""
+        applies = {
+            "base": True,
+            "software": not self.software_stated,
+            "moe": self.moe,
+            "assumed": not self.stated,
+            "stack": not self.stack_measured,
+            "gpu": not self.gpu_measured,
+            "option": not self.option_measured,
+        }
+        return tuple(name for name, on in applies.items() if on)
+
+
+def compute_band_factors(known: Knowledge, *, memory: bool = False) -> tuple[Any, Any]:
     """Factors on a prediction between which four of five measured values lie: (low, high). [Q6]
 
-    Log widths add as independent errors do: sqrt(base^2 + each that applies^2), below and above apart. Wider for
-    experts, for a stack or GPU without measurements of its own, and where part of the set-up was assumed.
+    Log widths add as independent errors do: sqrt(base^2 + each that applies^2), below and above apart.
     """
     of = "memory" if memory else "step"
     parts = read_band_parts()[of]
-    applies = {"base": True, "moe": moe, "stack": not stack_measured, "gpu": not gpu_measured, "assumed": not stated}
-    used = [name for name, on in applies.items() if on]
     low, high = (
-        np.sqrt(sum(named(f"width.{of}.{name}.{side}", float(parts[name][side])) ** 2 for name in used))
+        np.sqrt(
+            sum(
+                named(f"width.{of}.{name}.{side}", float(parts[name][side])) ** 2 for name in known.gaps if name in parts
+            )
+        )
         for side in ("low", "high")
     )
     return np.exp(-low), np.exp(high)

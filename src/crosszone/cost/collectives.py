@@ -22,6 +22,11 @@ from crosszone.cost.record import as_array, as_floats, named
 from crosszone.cost.tiers import Floats, Numbers, Tier, read_figure
 
 
+# Latency of one step of a ring or tree inside a zone, by the kind of link it goes over.
+FAST_HOP_S, NETWORK_HOP_S = (read_figure(tier, "latency_us") * 1e-6 for tier in ("fast_link", "rdma"))
+HOST_HOP_S = FAST_HOP_S  # PCIe: NCCL's tuning has the same step through shared memory
+
+
 class TierBytes(NamedTuple):
     """A figure of each kind of link: bytes, or shares of them."""
 
@@ -64,6 +69,12 @@ class Layout:
         return TierBytes(
             **{tier: named(f"ring.{self.name}.{tier}", np.where(n > 1, x / n, 0.0)) for tier, x in edges.items()}
         )
+
+
+    @property
+    def hop_s(self) -> Any:
+        """Latency of one step round the ring, the mean of its edges: buckets follow each other through them. [C10]"""
+        return self.shares.fast * FAST_HOP_S + self.shares.host * HOST_HOP_S + self.shares.network * NETWORK_HOP_S
 
 
 @dataclass(frozen=True, kw_only=True)

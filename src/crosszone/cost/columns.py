@@ -33,6 +33,7 @@ PATH_BITS = {"fp32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "fp4": 4}
 # fp8 with block scales, and with one scale per row: codes of their own beside the bits of the path.
 # Below 16, for `path < 16` means that inputs are cast, and other than 4 and 8, for these are looked for by number.
 MXFP8, ROWWISE = 7, 6
+REFERENCE_RELEASE = 25.75  # Release that coefficients of MoE layers stand for
 
 Column = TypeVar("Column")
 
@@ -215,16 +216,34 @@ class StackColumns:
 
     unfused: Numbers
     """Attention as two matmuls and a softmax."""
-    triton: Numbers
-    """The fused attention is a Triton kernel."""
+    older_flash: Numbers
+    """The fused attention was made for an older generation of GPUs (FlashAttention 2): 1; written in Triton: 2."""
     launch_added: Numbers
     """Every launch waits for the GPU, so launches add to its time."""
     p2p_scatter: Numbers
     """Pipeline sends are cut among the tensor-parallel ranks."""
     release: Numbers
-    """Years from the release that the profile's MoE overhead stands for; 0: not known."""
-    graphed: Numbers
-    """MoE dispatch is captured in graphs (recent releases)."""
+    """Years from `REFERENCE_RELEASE`, which the coefficients of MoE layers stand for."""
+    compiled: Numbers = 0.0
+    """A compiler fused elementwise operators."""
+    graphs: Numbers = 0.0
+    """CUDA graphs: 0 none, 1 of attention and router, 2 of the whole iteration."""
+    fused_dispatch: Numbers = 0.0
+    """Tokens are sorted while they are sent (DeepEP, HybridEP)."""
+    expert_overlap: Numbers = 0.0
+    """Exchange of experts runs beside the other micro-batch."""
+    context_kind: Numbers = 0.0
+    """What context parallelism exchanges: 0 keys and values in a ring, 1 heads for sequence, 2 keys and values gathered."""
+    attention_fp8: Numbers = 0.0
+    """The attention core runs in fp8."""
+    by_module: Numbers = 0.0
+    """Selective recomputation computes the modules again that are named below, and nothing else."""
+    recompute_core: Numbers = 0.0
+    recompute_mla_up: Numbers = 0.0
+    recompute_mlp: Numbers = 0.0
+    recompute_moe: Numbers = 0.0
+    recompute_act: Numbers = 0.0
+    recompute_norm: Numbers = 0.0
     p2p_wait: Numbers = 0.0
     """A stage waits for its send to another zone: 1 until it is out, 2 until it has arrived; 0: goes on beside it."""
     p2p_both_ends: Numbers = 0.0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Literal
 
-from crosszone.cost.coefficients import COMMON, compute_band_factors
+from crosszone.cost.coefficients import COMMON, Knowledge, compute_band_factors
 from crosszone.cost.memory import read_memory_profiles
 from crosszone.cost.profile import Profiles
 from crosszone.errors import Notice, UnknownNameError
@@ -112,7 +112,7 @@ def get_profile_description(name: str) -> ProfileDescription:
 def _describe_home(kind: ProfileKind, name: str, entry: Mapping[str, Any]) -> ProfileDescription:
     rows = [*_describe_times(entry), *_describe_memory(kind, name)]
     measured = kind != "stack" or entry.get("measured", True)
-    low, high = compute_band_factors(stack_measured=measured)
+    low, high = compute_band_factors(Knowledge(stack_measured=measured))
     return ProfileDescription(
         name=name,
         kind=kind,

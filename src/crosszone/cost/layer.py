@@ -7,7 +7,7 @@ stage. Peaks and memory rates come from the datasheet, the shares of them that a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -222,8 +222,8 @@ class _Parts:
     routing: Numbers
     ep: Numbers
     wait: Numbers
-    excess: Numbers = 0.0
-    """What an old release adds beyond the time of the all-to-all itself."""
+    again: dict[str, Numbers] = field(default_factory=dict)
+    """Seconds of the modules that selective recomputation may name, by the column that names them."""
 
 
 class LayerCost:
@@ -256,12 +256,16 @@ class LayerCost:
         spread = 1.0 + k.nic_spread * np.log2(np.maximum(gpu.nodes, 1.0))
         self.nic_rate = named("rate.network", k.nic * gpu.nic_bytes_per_s / spread)
         """Bytes/s a GPU's share of the network reaches, less over many nodes. [X2]"""
-        self.cast = np.where(as_array(work.path) < 16, k.cast, 0.0) * self.work.dtype_bytes
+        path = as_array(work.path)
+        recipe = np.where(path == MXFP8, k.mxfp8_cast, np.where(path == PATH_BITS["fp4"], k.nvfp4_cast, 1.0))
+        self.cast = np.where(path < 16, k.cast * recipe, 0.0) * self.work.dtype_bytes
         """Bytes moved to quantise one value that goes into a linear layer."""
         self.unsplit_share = work.unsplit_share
         lanes = work.micro_batch * model.heads / work.tp
         self.plain_softmax = (as_array(stack.unfused) > 1) | ((as_array(stack.unfused) > 0) & (lanes % 4 != 0))
         """The fused softmax kernel wants a multiple of four score matrices; without it more and longer kernels run."""
+        self.elementwise = k.elementwise * np.where(as_array(stack.compiled) > 0, k.compiled, 1.0)
+        """Traffic of elementwise operators over that of fused kernels."""
         self.tp_s = named("tp_collective_s", self.tensor.seconds)
         exposed = np.where(as_array(work.overlap_tensor) > 0, k.tp_exposed, 1.0)
         self.tp_exposed_s = named("tp_exposed_s", exposed * self.tp_s)
@@ -272,7 +276,7 @@ class LayerCost:
             if np.any(as_array(model.moe_layers) > 0)
             else self.dense
         )
-        looked_up = k.elementwise * 2.0 * self.work.dtype_bytes * self.tokens * model.hidden
+        looked_up = self.elementwise * 2.0 * self.work.dtype_bytes * self.tokens * model.hidden
         self.embedding_s = named("embedding_s", traffic_s(looked_up, self.memory_rate))
         """Look-up: a row read and written for each token. [O8]"""
         self.head_s, self.loss_s = self._estimate_head()
@@ -359,24 +363,28 @@ class LayerCost:
             named(f"matmul.{name}_s", matmul_s(tokens, inner, columns, self.linear_rate, self.byte_s))
             for name, (inner, columns) in projections.items()
         )
+        self._mla_up_s = m.latent * sum(matmul_s(tokens, *projections[name], self.linear_rate, self.byte_s) for name in ("query_up", "kv_up"))
         width = m.heads * (m.qk_dim + m.v_dim) / t
         windowed = tokens_seen(w.seq, m.window, causal=m.causal)
         full_keys = tokens_seen(w.seq, None, causal=m.causal)
         keys_per_query = named("tokens_seen", m.full_share * full_keys + (1 - m.full_share) * windowed)
-        kernel = np.where(self.stack.triton > 0, k.triton, 1.0)
+        older = as_array(self.stack.older_flash)
+        kernel = np.where(older > 0, k.older_flash * np.where(older > 1, k.triton, 1.0), 1.0)
+        kernel = np.where((older == 0) & (as_array(self.stack.attention_fp8) > 0), k.flash_fp8, kernel)
         reach = m.full_share * w.seq + (1 - m.full_share) * np.minimum(w.seq, m.window)
         # heads of latent attention are wider for queries and keys than for values
         share = named("head_share", flash_share((m.qk_dim + m.v_dim) / 2.0, reach, k.flash_width, k.flash_ramp))
+        kernel = kernel * np.where(as_array(m.sinks) > 0, k.sink_rate, 1.0)
         flash_s = flash_attention_s(tokens, keys_per_query, width, kernel * share * k.flash * self.flops_16)
-        passes = np.where(
-            m.sinks > 0, k.sink_traffic, k.score_traffic * np.where(self.plain_softmax, k.plain_scores, 1.0)
-        )
+        passes = k.score_traffic * np.where(self.plain_softmax, k.plain_scores, 1.0)
         score_s = passes / self.memory_rate
-        scores = (tokens, w.seq, width, m.heads / t, k.batched * self.flops_16, score_s)
+        # tensor cores want rows of 16 bytes: a head that is no multiple of 8 wide falls back to slower kernels
+        aligned = np.where(as_array(m.qk_dim) % 8 == 0, 1.0, k.unaligned_heads)
+        scores = (tokens, w.seq, width, m.heads / t, k.batched * self.flops_16 / aligned, score_s)
         unfused_s = unfused_attention_s(*scores, named("score_bytes", FORWARD_SCORE_BYTES))
         # twice half of the bytes: the factor is for the matmuls, two for each forward one, the bytes are counted whole
         unfused_back_s = 2.0 * unfused_attention_s(*scores, named("score_bytes", BACKWARD_SCORE_BYTES / 2.0))
-        unfused = (self.stack.unfused > 0) | (as_array(m.sinks) > 0)
+        unfused = as_array(self.stack.unfused) > 0
         inner_width = query / t + 2 * key_value
         passes_over = named("residual_passes", RESIDUAL_PASSES) * m.hidden * self.unsplit_share
         traffic = self.work.dtype_bytes * tokens * (passes_over + 2.0 * inner_width)
@@ -387,7 +395,7 @@ class LayerCost:
             attention=np.where(unfused, unfused_s, flash_s),
             attention_back=np.where(unfused, unfused_back_s, k.flash_backward * flash_s),
             elementwise=named(
-                "elementwise.attention_s", traffic_s(k.elementwise * traffic + written_out + cast, self.memory_rate)
+                "elementwise.attention_s", traffic_s(self.elementwise * traffic + written_out + cast, self.memory_rate)
             ),
             routing=0.0,
             ep=0.0,
@@ -401,7 +409,7 @@ class LayerCost:
         up = named("matmul.up_s", matmul_s(tokens, m.hidden, (m.matrices - 1) * inner, self.linear_rate, self.byte_s))
         down = named("matmul.down_s", matmul_s(tokens, inner, m.hidden, self.linear_rate, self.byte_s))
         cast = self.cast * tokens * (m.hidden + inner)
-        traffic = k.elementwise * self.work.dtype_bytes * tokens * m.matrices * inner + cast
+        traffic = self.elementwise * self.work.dtype_bytes * tokens * m.matrices * inner + cast
         return _Parts(
             matmul=block.matmul + up + down,
             attention=block.attention,
@@ -410,6 +418,11 @@ class LayerCost:
             routing=0.0,
             ep=0.0,
             wait=0.0,
+            again={
+                "recompute_mlp": up + down,
+                "recompute_act": traffic_s(self.elementwise * self.work.dtype_bytes * tokens * m.matrices * inner, self.memory_rate)
+                / 2.0,
+            },
         )
 
     def _estimate_moe_layer(self, block: _Parts) -> _Parts:
@@ -418,7 +431,8 @@ class LayerCost:
         routed = named("routed_tokens", tokens * m.top_k / w.tp * w.expert_tp)
         local = m.experts / w.ep
         inner = m.expert_ffn / w.expert_tp
-        rate = self.linear_rate * k.grouped
+        tokens_per_expert = routed / np.maximum(local, 1e-9)  # a model without experts has none here
+        rate = self.linear_rate * k.grouped * tokens_per_expert / (tokens_per_expert + k.grouped_ramp)
         up = named("matmul.expert_up_s", matmul_s(routed, m.hidden, (m.matrices - 1) * inner, rate, self.byte_s, local))
         down = named("matmul.expert_down_s", matmul_s(routed, inner, m.hidden, rate, self.byte_s, local))
         shared_inner = m.shared_ffn / w.tp
@@ -427,20 +441,24 @@ class LayerCost:
         shared = named("matmul.shared_up_s", shared_up) + named("matmul.shared_down_s", shared_down)
         width = m.matrices * (routed * inner + tokens * shared_inner)
         cast = self.cast * (routed * (m.hidden + inner) + tokens * shared_inner)
-        moved_bytes = k.elementwise * self.work.dtype_bytes * width + cast
-        graphed = np.where(self.stack.graphed > 0, k.graphed, 1.0)
-        age = named("release_factor", np.exp(-k.release_decay * self.stack.release) * graphed)
-        permuted = age * k.permute * named("routed_bytes", ROUTED_BYTES) * tokens * m.top_k * m.hidden / w.tp
+        moved_bytes = self.elementwise * self.work.dtype_bytes * width + cast
+        age = named("release_factor", np.exp(-k.release_decay * self.stack.release))
+        passes = age * k.permute * np.where(as_array(self.stack.fused_dispatch) > 0, k.fused_dispatch, 1.0)
+        permuted = passes * named("routed_bytes", ROUTED_BYTES) * tokens * m.top_k * m.hidden / w.tp
+        exposed = k.a2a_exposed * np.where(as_array(self.stack.expert_overlap) > 0, k.expert_overlap, 1.0)
         return _Parts(
             matmul=block.matmul + up + down + shared,
             attention=block.attention,
             attention_back=block.attention_back,
             elementwise=block.elementwise + named("elementwise.experts_s", traffic_s(moved_bytes, self.memory_rate)),
             routing=traffic_s(permuted, self.memory_rate),
-            # no exchange may be exposed for longer than it takes; the rest of an old release's overhead is routing [X3]
-            ep=np.minimum(age * k.a2a_exposed, 1.0) * self.all_to_all.seconds,
-            excess=np.maximum(age * k.a2a_exposed - 1.0, 0.0) * self.all_to_all.seconds,
-            wait=age * k.moe_s * np.where(as_array(w.path) == MXFP8, k.mxfp8_moe, 1.0),
+            ep=exposed * self.all_to_all.seconds,
+            wait=age * k.moe_s,
+            again={
+                "recompute_moe": up + down + traffic_s(permuted, self.memory_rate) + exposed * self.all_to_all.seconds,
+                "recompute_mlp": shared,
+                "recompute_act": traffic_s(self.elementwise * self.work.dtype_bytes * width, self.memory_rate) / 2.0,
+            },
         )
 
     @property
@@ -463,7 +481,7 @@ class LayerCost:
             ranks=w.ep,
             ranks_per_domain=np.clip(g.domain / w.expert_tp, 1.0, w.ep),
             fast_gpus=g.fast_gpus,
-            rates=self.tier_rates,
+            rates=TierBytes(*(self.k.a2a_rate * rate for rate in self.tier_rates)),
         )
 
     @cached_property
@@ -473,8 +491,10 @@ class LayerCost:
         rate = ring_rate(t, 1.0, g.domain, self.link_rate, self.nic_rate)
         layout = Layout(t, 1.0, g.fast_gpus, g.domain, "tensor")
         size = self.work.dtype_bytes * self.tokens * self.model.hidden
-        is_measured, link = self.find_ring_link("all_reduce", t, 1.0, size, Tier(rate, 0.0))
-        start_s = np.where(is_measured, 0.0, self.k.tp_message_s) if np.any(is_measured) else self.k.tp_message_s
+        is_measured, link = self.find_ring_link("all_reduce", t, 1.0, size, Tier(rate, layout.hop_s))
+        further_nodes = np.ceil(t / np.minimum(g.domain, t)) - 1.0
+        fixed_s = self.k.tp_message_s + self.k.tp_node_s * further_nodes
+        start_s = np.where(is_measured, 0.0, fixed_s) if np.any(is_measured) else fixed_s
         ring = Ring(ranks=t, link=link, layout=layout, start_s=start_s)
         return all_reduce(size, ring, calls=1.0)
 
@@ -501,14 +521,12 @@ class LayerCost:
             self._estimate_context_s(parts.attention),
             self._estimate_context_s(parts.attention_back, CONTEXT_BACKWARD),
         )
-        kernels = 1.0 + self.model.written * (k.written_out_launch - 1.0)
-        launch = k.host_s * kernels * np.where(self.plain_softmax, k.plain_launch, 1.0) + parts.wait
-        launch = named(f"{kind}.launch_s", launch + count * k.collective_host_s * (w.tp - 1.0))
+        launch = named(f"{kind}.launch_s", self._estimate_launch_s(kind, parts, count))
         forward = Pass(
             matmul=named(f"{kind}.forward.matmul", parts.matmul),
             attention=named(f"{kind}.forward.attention", parts.attention),
             elementwise=named(f"{kind}.forward.elementwise", parts.elementwise),
-            routing=named(f"{kind}.forward.routing", parts.routing + parts.excess),
+            routing=named(f"{kind}.forward.routing", parts.routing),
             tp=named(f"{kind}.forward.tp", count * tp),
             ep=named(f"{kind}.forward.ep", parts.ep),
             cp=named(f"{kind}.forward.cp", cp),
@@ -518,6 +536,9 @@ class LayerCost:
         # fused attention keeps no scores: its backward kernel computes them once more anyway
         core = np.where(self.stack.unfused > 0, forward.attention, 0.0)
         part = core + k.selective_share * forward.matmul + (k.selective_share > 0) * forward.elementwise
+        by_module = as_array(self.stack.by_module) > 0
+        if np.any(by_module):
+            part = np.where(by_module, self._sum_modules(parts, forward), part)
         recompute = named(f"{kind}.recompute", np.where(full, kernels_s, 0.0) + np.where(selective, part, 0.0))
         recompute_comm_s = {name: np.where(full, getattr(forward, name), 0.0) for name in ("tp", "ep", "cp")}
         if np.any(as_array(self.stack.partitioned) > 0):
@@ -526,7 +547,7 @@ class LayerCost:
             matmul=named(f"{kind}.backward.matmul", 2.0 * forward.matmul),
             attention=named(f"{kind}.backward.attention", parts.attention_back),
             elementwise=named(f"{kind}.backward.elementwise", 2.0 * forward.elementwise),
-            routing=named(f"{kind}.backward.routing", 2.0 * parts.routing + parts.excess),
+            routing=named(f"{kind}.backward.routing", 2.0 * parts.routing),
             tp=named(f"{kind}.backward.tp", 2.0 * tp),
             ep=named(f"{kind}.backward.ep", parts.ep),
             cp=named(f"{kind}.backward.cp", cp_back),
@@ -544,25 +565,51 @@ class LayerCost:
             recompute_comm_s=recompute_comm_s,
         )
 
+    def _estimate_launch_s(self, kind: str, parts: _Parts, collectives: Numbers) -> Numbers:
+        """Launch time of a forward pass: kernels of this kind of layer, as far as no graph or compiler takes them. [O7]"""
+        k, m, stack, t = self.k, self.model, self.stack, self.work.tp
+        kernels = (1.0 + m.written * (k.written_out_launch - 1.0)) * np.where(self.plain_softmax, k.plain_launch, 1.0)
+        kernels = kernels + m.latent * k.mla_launch + np.where(as_array(self.work.path) < 16, k.cast_launch, 0.0)
+        if kind == "moe":
+            kernels = kernels + k.moe_launch
+        graphs = as_array(stack.graphs)
+        left = np.where(graphs > 1, k.full_graph, np.where(graphs > 0, k.partial_graph, 1.0))
+        left = left * np.where(as_array(stack.compiled) > 0, k.compiled_launch, 1.0)
+        in_pipeline = np.where(as_array(self.work.pp) > 1, k.pipeline_host_s, 0.0)
+        ranks = (collectives * k.collective_host_s + in_pipeline) * (t - 1.0)
+        return left * (k.host_s * kernels + ranks) + np.where(graphs > 1, k.full_graph, 1.0) * parts.wait
+
+    def _sum_modules(self, parts: _Parts, forward: Pass) -> Numbers:
+        """Seconds of the modules that selective recomputation names. [O7]"""
+        stack = self.stack
+        again = {"recompute_core": forward.attention, "recompute_mla_up": self._mla_up_s, **parts.again}
+        # two norms of a layer read and write the residual stream twice each, of its RESIDUAL_PASSES
+        again["recompute_norm"] = 0.4 * forward.elementwise
+        return sum(getattr(stack, column) * seconds for column, seconds in again.items())
+
     def _estimate_host_s(self, gpu_s: Numbers, launch_s: Numbers) -> Numbers:
         """What launches add: all of them where each one waits, else only what is longer than the kernels."""
         return np.where(self.stack.launch_added > 0, launch_s, longer_s(gpu_s, launch_s) - gpu_s)
 
     def _estimate_context_s(self, attention_s: Numbers, passes: float = 1.0) -> Numbers:
-        """Exposed part of the key/value exchange along the sequence. [X4]"""
+        """Exposed part of the exchange along the sequence: a ring hides below attention, other kinds go before it. [X4]"""
         exchange = passes * self.context.seconds
-        exposed = np.maximum(0.0, exchange - attention_s) + self.k.cp_exposed * exchange
+        hidden = np.maximum(0.0, exchange - attention_s) + self.k.cp_exposed * exchange
+        exposed = np.where(as_array(self.stack.context_kind) > 0, exchange, hidden)
         return np.where(as_array(self.work.cp) > 1, np.minimum(exchange, exposed), 0.0)
 
     @cached_property
     def context(self) -> CollectiveCost:
-        """Keys and values that one GPU sends on round the ring in one pass through a layer, hidden or not. [X4]"""
+        """What one GPU sends along the sequence in one pass through a layer, hidden or not. [X4]"""
         m, w, g = self.model, self.work, self.gpu
         kv = np.where(m.latent > 0, m.heads / w.tp, np.maximum(m.kv_heads / w.tp, 1.0)) * (m.qk_dim + m.v_dim)
         near = w.tp * w.cp <= g.domain
         link = Tier(np.where(near, self.link_rate, self.nic_rate), 0.0)
         # each rank hands its block to the next over one connection, so no further NIC of the node helps
-        size = self.work.dtype_bytes * self.tokens * kv
+        heads = m.heads / w.tp * (m.qk_dim + m.v_dim)
+        # heads for sequence: queries, keys, values and the output, of which each other rank gets 1/c
+        swapped = (heads + kv) / w.cp
+        size = self.work.dtype_bytes * self.tokens * np.where(as_array(self.stack.context_kind) == 1, swapped, kv)
         _, link = self.find_ring_link("all_gather", w.cp, w.tp, size * w.cp, link)
         ring = Ring(ranks=w.cp, link=link, layout=Layout(w.cp, w.tp, g.fast_gpus, g.domain, "context"), single=True)
         return ring_exchange(size, ring)

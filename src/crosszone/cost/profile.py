@@ -9,6 +9,7 @@ where a stack or family looks next). For a fit, all values are one vector and `i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -23,6 +24,8 @@ from crosszone.cost.own_profiles import Overlay, OwnProfile, get_overlay
 from crosszone.errors import IllegalError, Notice, build_choice_error
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.gpu import Gpu
+from crosszone.inputs.job import Job
+from crosszone.inputs.software import SettledSoftware, settle_software
 
 # Family of a GPU that is like no measured one, and stack of unknown software: common values.
 GENERIC = "generic"
@@ -72,6 +75,7 @@ class Profiles:
         self.links: CollectiveTimings | None = None
         """Collectives timed on the user's cluster."""
         self._reads: dict[tuple[str, str], tuple[int, ...]] = {}
+        self._software: dict[tuple[Any, ...], SettledSoftware] = {}
         self._selected: dict[tuple[Gpu, str, float | None], Profile] = {}
 
     @classmethod
@@ -137,19 +141,31 @@ class Profiles:
         year = gpu.year
         return min(same_vendor, key=lambda name: abs(same_vendor[name]["year"] - year)), False
 
-    def select_stack(self, framework: str, stack: str | None = None) -> str:
-        """The stack of a job: the one it names, else its framework's default."""
+    def select_stack(self, framework: str, stack: str | None, release: float = math.inf) -> str:
+        """The stack of a job: the one it names, else the default of its framework for a release."""
         if stack is None:
-            defaults = (name for name, entry in self.stacks.items() if framework in entry.get("default_of", ()))
-            return next(defaults, GENERIC)
+            since = {
+                name: entry.get("default_from", 0.0)
+                for name, entry in self.stacks.items()
+                if framework in entry.get("default_of", ()) and entry.get("default_from", 0.0) <= release
+            }
+            return max(since, key=lambda name: since[name], default=GENERIC)
         if stack not in self.stacks:
             raise build_choice_error("job.stack", stack, self.stacks)
         return stack
 
-    def compute_release_age(self, stack: str, release: float | None) -> float:
-        """Years from the release that the stack's profile stands for; 0 where either is not known."""
-        base = self.stacks[stack]["settings"].get("release_base")
-        return 0.0 if base is None or release is None else release - base
+    def settle_software(
+        self, job: Job, framework: str, stack: str, release: float, architecture: str | None
+    ) -> SettledSoftware:
+        """Every switch of a job's software: as stated, else as its stack has it, else assumed."""
+        key = (job.software, framework, stack, release, architecture, job.seq_len)
+        if key not in self._software:
+            # the usual stack of a framework brings its coefficients; switches follow release and GPU unless it is named
+            preset = self.stacks[stack]["settings"] if job.stack is not None else {}
+            self._software[key] = settle_software(
+                job.software, framework, preset, release, architecture, job.seq_len
+            )
+        return self._software[key]
 
     def select(self, gpu: Gpu, stack: str, speed: float | None = None) -> Profile:
         """What one GPU kind and stack are predicted with; remembered. `speed`: of a trial of these very GPUs."""
@@ -197,6 +213,17 @@ class Profiles:
                 home = entries[home].get("like")
         yield COMMON
 
+    def list_ancestors(self, scope: str) -> list[str]:
+        """Homes that a home's values lie about, nearest first: those it is like, then the common one."""
+        kind, _, name = scope.partition(" ")
+        entries = self.stacks if kind == "stack" else self.gpus
+        ancestors = []
+        like = entries[name].get("like") if name else None
+        while like is not None:
+            ancestors.append(f"{kind} {like}")
+            like = entries[like].get("like")
+        return [*ancestors, COMMON]
+
     def _find_reads(self, family: str, stack: str) -> tuple[int, ...]:
         key = (family, stack)
         if key not in self._reads:
@@ -221,17 +248,6 @@ def _load_shipped() -> Profiles:
 def _overlay_profiles(overlay: Overlay) -> Profiles:
     """The shipped profiles with one of the user's over them, made once for each state of its file."""
     return _load_shipped().with_own(overlay.profile)
-
-
-def parse_stack(text: str | None) -> tuple[str | None, float | None]:
-    """A stack may name its release: `megatron-core@25.09` (year.month)."""
-    if text is None or "@" not in text:
-        return text, None
-    name, _, release = text.partition("@")
-    year, _, month = release.partition(".")
-    if not (year.isdigit() and month.isdigit() and 1 <= int(month) <= 12):
-        raise IllegalError(Notice(code="stack_release", field="job.stack", value=text))
-    return name, int(year) + int(month) / 12.0
 
 
 def format_stack(stack: str, release: float | None) -> str:

@@ -24,12 +24,10 @@ from crosszone.cost.columns import LinkColumns, ModelColumns, Numbers, WorkColum
 from crosszone.cost.layer import LayerCost, traffic_s
 from crosszone.cost.record import as_array, named
 from crosszone.cost.stages import StageLayers
-from crosszone.cost.tiers import Tier, read_figure
+from crosszone.cost.tiers import Tier
 
 # Arrays are [strategies, stages]; an axis of length 1 holds for all of them.
 
-# Latency of one step of a ring or tree inside a zone.
-FAST_HOP_S, NETWORK_HOP_S = (read_figure(tier, "latency_us") * 1e-6 for tier in ("fast_link", "rdma"))
 # Bytes the optimizer's step moves for each parameter a GPU holds: gradient read, weight written, norm.
 WEIGHT_TRAFFIC = 6.0
 
@@ -168,8 +166,8 @@ def estimate_exchange(
     several = sharded & (w.shard_ranks * w.cp < group.shared)
     is_flat = (as_array(links.flat) > 0) & reduces_across_zones & ~several & ~(~sharded & (as_array(w.tree) > 0))
     inside = np.where(is_flat, 0.0, 1.0)  # a flat ring goes through all zones at once
-    near = group.zone * w.dp_stride <= g.domain
-    hop = np.where(near, named("hop.fast_link", FAST_HOP_S), named("hop.network", NETWORK_HOP_S))
+    # only some of a ring's edges leave a node: each bucket pays the latency of the edges it really passes
+    hop = named("hop", Layout(members, w.dp_stride, g.fast_gpus, g.domain, "hops").hop_s)
     buckets = named(
         "buckets", np.maximum(params_per_rank.shared * (w.gradient_bytes / w.bucket_bytes), params_per_rank.shared > 0)
     )

@@ -51,11 +51,16 @@ class Framework(Value):
     fp32_gradients: Flag = False
     fp32_weights: Flag = False
     vocab_multiple: Count = 1
+    vocab_multiple_split: Count | None = None
     bucket_mb: Positive | None = None
     bucket_buffer: Flag = False
     bucket_parameters_m: Positive | None = None
     bucket_parameters_per_rank_m: Positive | None = None
     needs: tuple[Need, ...] = ()
+
+    def find_vocab_multiple(self, tp: int, pp: int) -> int:
+        """The vocabulary is padded to a multiple of this times tp."""
+        return self.vocab_multiple_split or self.vocab_multiple if tp > 1 or pp > 1 else self.vocab_multiple
 
     @property
     def has_buckets(self) -> bool:

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, Strict, model_validator
 
 from crosszone.inputs.frameworks import load_frameworks, resolve_framework_name
 from crosszone.inputs.shipped import read_shipped
+from crosszone.inputs.software import Software
 from crosszone.inputs.value import Count, Name, OtherForms, Positive, Value, refuse
 
 Precision = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32", "bf16-pure", "bf16-amp"]
@@ -55,7 +56,9 @@ class Job(Value):
     framework: Annotated[FrameworkName, BeforeValidator(_resolve_framework), OtherForms(_ALIAS_FORM)] = "any"
     """Training framework; any: one that can do the strategy."""
     stack: Name | None = None
-    """Software stack whose profile is used (release, kernels); null: the framework's default."""
+    """Measured software whose switches and coefficients are used; null: those that are usual for the framework."""
+    software: Software | None = None
+    """What the software does where frameworks and releases differ; null: assumed."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -17,6 +17,7 @@ from crosszone.inputs.frameworks import Framework, load_frameworks
 from crosszone.inputs.job import Job, find_compute_path, list_precision_architectures
 from crosszone.inputs.model import Model
 from crosszone.inputs.placement import Placement, check_tp_room
+from crosszone.inputs.software import COMMUNICATION_DEFAULTS, find_newest_architecture, find_release, select_defaults
 from crosszone.inputs.strategy import Strategy
 
 
@@ -37,13 +38,48 @@ class Case:
 
     def with_framework(self, framework: Framework) -> Case:
         """The same case as the framework would run it: its own ZeRO stage and reduction where none was given."""
-        settled = self
-        if self.strategy.zero is None:
-            settled = replace(self, strategy=self.strategy.replace(zero=framework.default_zero))
+        settled = self._with_usual_options(framework)
         if settled.is_given(REDUCE) or settled._has_hierarchy(framework):
             return settled
         flat = settled.strategy.communication.replace(reduce="flat")
         return replace(settled, strategy=settled.strategy.replace(communication=flat))
+
+    @property
+    def release(self) -> float:
+        """Release of the training software: as stated, else the usual one of the newest GPUs."""
+        return find_release(self.job.software, self.job.stack, self.cluster.gpu_kinds)
+
+    @property
+    def architecture(self) -> str | None:
+        """Architecture of the newest GPUs, which software is made for."""
+        return find_newest_architecture(self.cluster.gpu_kinds)
+
+    def _with_usual_options(self, framework: Framework) -> Case:
+        """The same with options that were not given as they are usual for the framework and its release."""
+        s, usual = self.strategy, select_defaults(framework.name, self.release, self.architecture)
+        options: dict[str, Any] = {}
+        if s.zero is None:
+            zero = usual.get("zero", framework.default_zero)
+            options["zero"] = zero if zero in framework.zero else framework.default_zero
+        if not self.is_given("sequence_parallel") and usual["sequence_parallel"]:
+            split = framework.sequence_parallel and s.tp > 1 and not (self.job.seq_len // s.cp) % s.tp
+            options["sequence_parallel"] = split
+        recompute = usual.get("recompute", s.recompute)
+        if not self.is_given("recompute") and recompute in framework.recompute:
+            options["recompute"] = recompute
+        settled = s.replace(**options) if options else s
+        wire: dict[str, Any] = {
+            name: usual[name] for name in COMMUNICATION_DEFAULTS if name in usual and not self.is_given(f"communication.{name}")
+        }
+        if "overlap_tensor" in wire:
+            wire["overlap_tensor"] = wire["overlap_tensor"] and settled.sequence_parallel and s.tp > 1
+        if "overlap_parameters" in wire:
+            wire["overlap_parameters"] = wire["overlap_parameters"] and (settled.zero or 0) > 0
+        c = settled.communication
+        wire = {name: value for name, value in wire.items() if value != getattr(c, name)}
+        if wire:
+            settled = settled.replace(communication=c.replace(**wire))
+        return self if settled is s else replace(self, strategy=settled)
 
     def _has_hierarchy(self, framework: Framework) -> bool:
         """The framework can reduce inside zones first, with these other options."""

@@ -131,7 +131,7 @@ class StrategyColumns:
         self.option_offset = np.cumsum([0, *(len(table) for table in options)])
         """Number of the first option of each set of traits."""
         self.padded_stages, self.search_nodes, self._layer_kinds, self._runs_by_width = build_nodes(
-            layout_table, blocks, traits_L, settings.memory_bytes
+            layout_table, blocks, traits_L, settings.memory_bytes, settings.layers_know_pipelines
         )
 
     def with_links(self, settings: SearchSettings, layout_table: LayoutTable) -> Self:
@@ -292,34 +292,40 @@ class StrategyColumns:
 
     @cached_part
     def _vocabulary(self) -> tuple[ModelColumns, dict[str, Floats]]:
-        """The model's columns, and those that depend on tp (padding of the vocabulary) by tp."""
-        multiple = self.settings.framework.vocab_multiple
-        max_tp = int(self.layout_table.tp.max())
-        columns_of = {
-            t: build_model_columns(self.settings.model, vocab_multiple=multiple, tp=t) for t in range(1, max_tp + 1)
-        }
+        """The model's columns, and those that depend on tp and pipelines (padding of the vocabulary): [2, tp]."""
+        framework, max_tp = self.settings.framework, int(self.layout_table.tp.max())
+        columns_2T = [
+            [
+                build_model_columns(self.settings.model, vocab_multiple=framework.find_vocab_multiple(t, pp), tp=t)
+                for t in range(1, max_tp + 1)
+            ]
+            for pp in (1, 2)
+        ]
         names = ("vocab", "embedding_params", "head_params")
-        table = {n: np.array([np.nan, *(float(getattr(columns_of[t], n)) for t in columns_of)]) for n in names}
+        table = {n: np.array([[np.nan, *(float(getattr(c, n)) for c in row)] for row in columns_2T]) for n in names}
         same = all(np.nanmin(values) == np.nanmax(values) for values in table.values())
-        return columns_of[1], {} if same else table
+        return columns_2T[0][0], {} if same else table
 
-    def build_model(self, tp: Floats) -> ModelColumns:
-        """The model as strategies of these tensor-parallel degrees see it."""
+    def build_model(self, tp: Floats, pp: Floats) -> ModelColumns:
+        """The model as strategies of these degrees see it."""
         plain, table = self._vocabulary
-        return replace(plain, **{n: values[tp.astype(int)] for n, values in table.items()}) if table else plain
+        if not table:
+            return plain
+        piped, tp = (pp > 1).astype(int), tp.astype(int)
+        return replace(plain, **{n: values[piped, tp] for n, values in table.items()})
 
     @cached_part
     def stack(self) -> StackColumns:
         """The software stack's switches."""
         s = self.settings
         settings = s.profiles.select(s.groups[0].gpu, s.stack).settings
-        return build_stack_columns(settings, s.profiles.compute_release_age(s.stack, s.release))
+        return build_stack_columns(settings, s.software)
 
     @cached_part
     def build_gpu_columns(self) -> tuple[GpuColumns, Coefficients]:
         """Columns and coefficients of every kind of layer: numbers where all kinds have the same."""
         precision, groups = find_compute_path(self.settings.job), self.settings.groups
-        keys, place = np.unique(self._layer_kinds[:, 4] * (MAX_GPUS + 1) + self._layer_kinds[:, 3], return_inverse=True)
+        keys, place = np.unique(self._layer_kinds[:, 5] * (MAX_GPUS + 1) + self._layer_kinds[:, 3], return_inverse=True)
         groups_and_nodes = [divmod(key, MAX_GPUS + 1) for key in keys.tolist()]
         gpu = _gather_columns(
             [build_group_columns(groups[group], precision, nodes) for group, nodes in groups_and_nodes], place
@@ -340,18 +346,19 @@ class StrategyColumns:
         def to_column(values: Any) -> Floats:
             return np.asarray(values, dtype=float)[:, None]
 
-        tp, cp, ep = (to_column(layer_kinds[layer_kind, i]) for i in range(3))
+        tp, cp, ep, piped = (to_column(layer_kinds[layer_kind, i]) for i in (0, 1, 2, 4))
         work = self._fill_work(
             tp=tp,
             cp=cp,
             ep=ep,
+            pp=1.0 + piped,
             micro_batch=to_column(size),
             sequence_parallel=to_column(layer_option // 6),
             recompute=to_column(layer_option // 2 % 3),
             overlap_tensor=to_column(layer_option % 2),
         )
         gpu, k = (expand_columns(columns, layer_kind) for columns in self.build_gpu_columns)
-        return LayerCost(self.build_model(tp), work, gpu, self.stack, k, self.settings.profiles.links)
+        return LayerCost(self.build_model(tp, 1.0 + piped), work, gpu, self.stack, k, self.settings.profiles.links)
 
     def _fill_work(self, **columns: Any) -> WorkColumns:
         """Columns of work; what is not known yet has a value that layers do not read."""
@@ -573,7 +580,8 @@ class BoundTable(StrategyColumns):
         return values
 
     def _compute_over_bytes(self, stage_table: StageTable, nodes: SearchNodes, option: Ints) -> Floats:
-        work, m = self.build_work(nodes, option), self.build_model(self.by_layout["tp"][nodes.layout][:, None])
+        work = self.build_work(nodes, option)
+        m = self.build_model(work.tp, work.pp)
         layers = (m.first_dense, m.moe_every, m.moe_layers)
         stages = build_stage_layers(
             stage_table.column("counts"),
@@ -652,7 +660,7 @@ class BoundTable(StrategyColumns):
             layer_row = layer_kind_XR[:, 0] * variants + variant
         layer = self.layer_costs.select_strategies(layer_row, work)
         batch = Batch(
-            model=self.build_model(work.tp),
+            model=self.build_model(work.tp, work.pp),
             work=work,
             gpu=layer.gpu,
             stack=self.stack,
@@ -709,7 +717,7 @@ class BoundTable(StrategyColumns):
             for columns in self.build_gpu_columns
         )
         batch = Batch(
-            model=self.build_model(work.tp),
+            model=self.build_model(work.tp, work.pp),
             work=work,
             gpu=gpu,
             stack=self.stack,

@@ -202,7 +202,6 @@ class Candidate:
             framework=settings.framework,
             profiles=settings.profiles,
             stack=settings.stack,
-            release=settings.release,
             notices=notices,
         )
         problem.shared.put_placed((banded, self._key), predictor, self.layout.gpus)

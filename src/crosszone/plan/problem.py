@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from crosszone.cost.coefficients import Coefficients, compute_band_factors
+from crosszone.cost.coefficients import Coefficients, Knowledge, compute_band_factors
 from crosszone.cost.collectives import best_bucket_bytes
 from crosszone.cost.columns import Numbers
 from crosszone.cost.memory import GIB
@@ -41,6 +41,7 @@ from crosszone.inputs.rules import (
     check_framework_precision,
 )
 from crosszone.inputs.scenario import Scenario
+from crosszone.inputs.software import SettledSoftware, find_newest_architecture, find_release
 from crosszone.inputs.strategy import Communication, LocalUpdate, Strategy
 from crosszone.plan.layout_table import LayoutTable, WanLinks, balance_layers_by_speed
 from crosszone.plan.layouts import (
@@ -321,7 +322,6 @@ class SearchSettings:
     framework: Framework
     profiles: Profiles
     stack: str
-    release: float | None
     pinned: Strategy
     wan_bucket_mb: float | None = None
     """MB of a whole model's gradients that go together between zones (`buckets`); None: as pinned or usual."""
@@ -329,12 +329,26 @@ class SearchSettings:
     """Memory must suffice even at the high end of its range."""
 
     @cached_property
+    def layers_know_pipelines(self) -> bool:
+        """A layer's cost depends on whether it lies in a pipeline: by padding, or by ranks that wait there."""
+        waits = any(np.any(k.pipeline_host_s > 0) for k in self.coefficients)
+        return waits or self.framework.vocab_multiple_split is not None
+
+    @cached_property
+    def software(self) -> SettledSoftware:
+        """Every switch of the software."""
+        gpus = [group.gpu for group in self.groups]
+        release = find_release(self.job.software, self.job.stack, gpus)
+        architecture = find_newest_architecture(gpus)
+        return self.profiles.settle_software(self.job, self.framework.name, self.stack, release, architecture)
+
+    @cached_property
     def memory_share(self) -> float:
         """Share of a GPU's memory that the expected peak may take."""
         if not self.safe:
             return 1.0
         measured = all(self.profiles.select(group.gpu, self.stack).stack_measured for group in self.groups)
-        return 1.0 / float(compute_band_factors(stack_measured=measured, memory=True)[1])
+        return 1.0 / float(compute_band_factors(Knowledge(stack_measured=measured), memory=True)[1])
 
     @cached_property
     def memory_bytes(self) -> list[tuple[float, float]]:

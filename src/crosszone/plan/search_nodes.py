@@ -101,11 +101,16 @@ PatternRuns = list[tuple[Ints, EqualStageRuns, ScheduleChoice]]
 
 
 def build_nodes(
-    table: LayoutTable, blocks: Sequence[NodeBlock], traits_L: Ints, memory_bytes: Sequence[tuple[float, float]]
+    table: LayoutTable,
+    blocks: Sequence[NodeBlock],
+    traits_L: Ints,
+    memory_bytes: Sequence[tuple[float, float]],
+    layers_know_pipelines: bool,
 ) -> tuple[dict[int, PaddedStages], SearchNodes, Ints, dict[int, PatternRuns]]:
     """Padded stages by their width, the nodes that run on them, every kind of layer, and whose stages they are.
 
-    A kind of layer is what its cost depends on: tp, cp, ep, nodes in use and node group.
+    A kind of layer is what its cost depends on: tp, cp, ep, nodes in use, perhaps whether it lies in a pipeline, and
+    node group.
     """
     by_width: dict[int, PatternRuns] = {}
     rows_filled: dict[int, int] = {}
@@ -135,9 +140,11 @@ def build_nodes(
         micro_batches=micro_batches,
         shares=shares,
     )
-    degrees_L4 = np.stack([table.tp, table.cp, table.ep, table.nodes_used], axis=1)
+    # layers differ with pipelines only where the software pads or waits otherwise in one
+    piped_L = (table.pp > 1) & layers_know_pipelines
+    degrees_L5 = np.stack([table.tp, table.cp, table.ep, table.nodes_used, piped_L], axis=1)
     used_layouts = np.unique(np.concatenate([layouts for members in by_width.values() for layouts, _, _ in members]))
-    kinds, kind_of_used = np.unique(degrees_L4[used_layouts], axis=0, return_inverse=True)
+    kinds, kind_of_used = np.unique(degrees_L5[used_layouts], axis=0, return_inverse=True)
     kind_L = np.zeros(len(table.layouts), dtype=np.int64)
     kind_L[used_layouts] = kind_of_used.ravel()
     memory, groups = np.array(memory_bytes), len(memory_bytes)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.cost.profile import parse_stack
+from crosszone.inputs.software import find_release, parse_stack
 from crosszone.errors import Notice
 from crosszone.inputs.frameworks import Framework
 from crosszone.inputs.job import state_bytes
@@ -90,15 +90,15 @@ class SearchSpace:
     def settings(self) -> SearchSettings:
         """What all strategies have in common."""
         problem, framework = self.problem, self.framework
-        stack, release = parse_stack(problem.job.stack)
+        stack, _ = parse_stack(problem.job.stack)
+        release = find_release(problem.job.software, problem.job.stack, [group.gpu for group in problem.groups])
         return SearchSettings(
             model=problem.model,
             job=problem.job,
             groups=problem.groups,
             framework=framework,
             profiles=problem.profiles,
-            stack=problem.profiles.select_stack(framework.name, stack),
-            release=release,
+            stack=problem.profiles.select_stack(framework.name, stack, release),
             pinned=problem.pinned,
             wan_bucket_mb=choose_wan_bucket_mb(problem, framework),
             safe=self.safe,

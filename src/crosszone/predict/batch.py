@@ -16,6 +16,7 @@ from crosszone.cost.columns import (
     OFFLOAD,
     PATH_BITS,
     RECOMPUTE,
+    REFERENCE_RELEASE,
     ROWWISE,
     GpuColumns,
     LinkColumns,
@@ -34,6 +35,7 @@ from crosszone.inputs.job import Job, find_compute_path, state_bytes
 from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import parameters
 from crosszone.inputs.rules import Case
+from crosszone.inputs.software import SettledSoftware
 from crosszone.inputs.strategy import Communication, Strategy
 from crosszone.schedule.orders import SPLITS_WEIGHT_GRAD, V_SHAPED, list_stages_in_order
 
@@ -228,17 +230,41 @@ def build_group_columns(group: NodeGroup, path: str, nodes: int) -> GpuColumns:
     )
 
 
-def build_stack_columns(settings: Mapping[str, Any], age: float) -> StackColumns:
-    """A stack's switches as numbers."""
+GRAPHS = {"partial-graph": 1.0, "full-graph": 2.0}
+OLDER_FLASH = {"flash-2": 1.0, "triton": 2.0}
+UNFUSED = {"softmax": 1.0, "plain": 2.0}
+CONTEXT_KINDS = {"ring": 0.0, "all-to-all": 1.0, "all-gather": 2.0}
+# Modules that selective recomputation may name, by the column that says so.
+RECOMPUTE_COLUMNS = {
+    "core_attn": "recompute_core",
+    "mla_up_proj": "recompute_mla_up",
+    "mlp": "recompute_mlp",
+    "shared_experts": "recompute_mlp",
+    "moe": "recompute_moe",
+    "moe_act": "recompute_act",
+    "layernorm": "recompute_norm",
+}
+
+
+def build_stack_columns(settings: Mapping[str, Any], software: SettledSoftware) -> StackColumns:
+    """A stack's habits and the switches of its software as numbers."""
+    modules = software["recompute_modules"]
     return StackColumns(
-        unfused=2.0 if settings.get("unfused") == "plain" else float(settings.get("unfused", False)),
-        triton=float(settings.get("triton", False)),
-        launch_added=float(settings.get("launch_added", False)),
+        unfused=UNFUSED.get(software["attention"], 0.0),
+        older_flash=OLDER_FLASH.get(software["attention"], 0.0),
+        launch_added=float(software["launch"] == "blocking"),
+        compiled=float(software["launch"] == "compiled"),
+        graphs=GRAPHS.get(software["launch"], 0.0),
+        fused_dispatch=float(software["dispatcher"] in ("deepep", "hybridep")),
+        expert_overlap=float(software["expert_overlap"]),
+        context_kind=CONTEXT_KINDS[software["context_exchange"]],
+        attention_fp8=float(software["attention_precision"] == "fp8"),
+        by_module=float(modules is not None),
+        **{column: 1.0 for module in modules or () if (column := RECOMPUTE_COLUMNS[module])},
+        release=software.release - REFERENCE_RELEASE,
         p2p_scatter=float(settings.get("p2p_scatter", False)),
         p2p_wait=float(P2P_WAIT[settings.get("p2p_wait", "none")]),
         **{name: float(settings.get(name, False)) for name in FLAGS},
-        release=age,
-        graphed=float("graphed_from" in settings and age >= settings["graphed_from"] - settings["release_base"]),
     )
 
 

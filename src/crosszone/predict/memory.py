@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.cost.coefficients import compute_band_factors
+from crosszone.cost.coefficients import Knowledge, compute_band_factors
 from crosszone.cost.memory import GIB, MOMENTS, PARTS, StageBytes, estimate_stage_memory
 from crosszone.cost.record import named, plain
 from crosszone.inputs.cluster import NodeGroup
@@ -56,9 +56,8 @@ def predict_memory(p: Predictor) -> Memory:
             )
         )
     worst = max(stages, key=lambda stage: float(stage.total) - float(stage.limit))
-    low, high = compute_band_factors(
-        stack_measured=all(profile.stack_measured for profile in p.profile.values()), memory=True
-    )
+    measured = Knowledge(stack_measured=all(profile.stack_measured for profile in p.profile.values()))
+    low, high = compute_band_factors(measured, memory=True)
     peak = Triple(low=worst.total * low, expected=worst.total, high=worst.total * high)
     return Memory(
         worst_stage=worst.stage,

@@ -12,14 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from crosszone.cost.profile import Profiles, parse_stack
+from crosszone.cost.profile import Profiles
 from crosszone.cost.record import named
 from crosszone.errors import IllegalError, InvalidError, Notice
 from crosszone.inputs.frameworks import Framework
 from crosszone.inputs.placement import Block, Placement, check_tp_room, pack_ranks
 from crosszone.inputs.rules import Case, require_legal
 from crosszone.inputs.scenario import Scenario
+from crosszone.inputs.software import parse_stack
 from crosszone.inputs.strategy import Strategy
+from crosszone.predict.assumptions import SHARED_OPTIONS
 from crosszone.predict.breakdown import build_breakdown, find_bottleneck
 from crosszone.predict.evidence import collect_notices, list_operator_errors
 from crosszone.predict.placed_strategy import PlacedStrategy
@@ -40,6 +42,7 @@ def build_predictor(scenario: Scenario, *, profiles: Profiles | None = None) -> 
     if scenario.strategy is None:
         raise InvalidError(Notice(code="strategy_missing", field="strategy"))
     case = scenario.build_case()
+    stated_options = frozenset(option for option in SHARED_OPTIONS if case.is_given(option))
     framework, strategy = _check_legal(case)
     notices: list[Notice] = []
     if scenario.job.framework == "any":
@@ -52,7 +55,7 @@ def build_predictor(scenario: Scenario, *, profiles: Profiles | None = None) -> 
     step_notice = check_step_length(strategy, case.job.global_batch)
     if step_notice is not None:
         raise InvalidError(step_notice)
-    return _build_predictor(scenario.name, placed, framework, profiles, [*notices, *remarks])
+    return _build_predictor(scenario.name, placed, framework, profiles, [*notices, *remarks], stated_options)
 
 
 def build_measured_predictor(
@@ -62,6 +65,7 @@ def build_measured_predictor(
 
     Its ranks fill the GPUs in order, as `build_predictor` places them; what is legal is predicted alike by both.
     """
+    case = case.with_framework(framework)
     cluster, strategy = case.cluster, case.strategy
     if check_tp_room(cluster, strategy) is None:
         placement, _ = pack_ranks(cluster, strategy)
@@ -108,6 +112,7 @@ def build_prediction(p: Predictor, language: str = "en", *, with_notices: bool =
             stack=p.stack,
             gpu_profiles={gpu.name: profile.family for gpu, profile in profile_of.items()},
             own_profile=p.profiles.own,
+            release=p.software.release,
             operators=list_operator_errors(p.case, profile_of),
             measured=all(profile.gpu_measured for profile in p.profile.values()),
             low=p.factors[0],
@@ -143,19 +148,24 @@ def _place_ranks(case: Case) -> tuple[Placement, list[Notice]]:
 
 
 def _build_predictor(
-    name: str, placed: PlacedStrategy, framework: Framework, profiles: Profiles | None, notices: Iterable[Notice]
+    name: str,
+    placed: PlacedStrategy,
+    framework: Framework,
+    profiles: Profiles | None,
+    notices: Iterable[Notice],
+    stated_options: frozenset[str] = frozenset(),
 ) -> Predictor:
     """The predictor of a placed strategy with the coefficients of its job's stack."""
     coefficients = profiles or Profiles.load()
-    stack, release = parse_stack(placed.case.job.stack)
+    stack, _ = parse_stack(placed.case.job.stack)
     return Predictor(
         name=name,
         placed=placed,
         framework=framework,
         profiles=coefficients,
-        stack=coefficients.select_stack(framework.name, stack),
-        release=release,
+        stack=coefficients.select_stack(framework.name, stack, placed.case.release),
         notices=tuple(notices),
+        stated_options=stated_options,
     )
 
 

@@ -11,6 +11,7 @@ from pydantic_core import CoreSchema, core_schema
 from crosszone.cost.operator_checks import OperatorError
 from crosszone.cost.record import Recorded, is_recording, named
 from crosszone.inputs.value import Value
+from crosszone.predict.assumptions import Assumption
 
 Kind = Literal["tensor", "context", "expert", "pipeline", "gradients", "weights", "local update"]
 Bottleneck = Literal["compute", "communication", "pipeline", "host"]
@@ -191,6 +192,10 @@ class Basis(Value):
     """All of them were measured; else derived from the family, with a wider range."""
     operators: dict[str, dict[str, OperatorError]] = Field(default_factory=dict)
     """Errors of the step's own formulas on kernels timed alone, by GPU kind and family, where there are such."""
+    release: float = 0.0
+    """Release of the software, years after 2000: 25.75 is September 2025."""
+    assumptions: tuple[Assumption, ...] = ()
+    """Switches of the software and inputs that nobody gave, those first that decide most; filled where answers are shown."""
     low: Figure
     """Factor on the expected step for the low end, from the profile's own error."""
     high: Figure

@@ -6,13 +6,14 @@ ask it for a few of them only, which is why each is computed when it is first re
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.cost.coefficients import Coefficients, compute_band_factors
+from crosszone.cost.coefficients import Coefficients, Knowledge, compute_band_factors
 from crosszone.cost.columns import build_model_columns, select_columns
 from crosszone.cost.memory import MemoryCoefficients, read_memory_coefficients
 from crosszone.cost.profile import Profile, Profiles
@@ -22,7 +23,9 @@ from crosszone.inputs.flops import TRAINING_PASSES, forward_flops_per_token
 from crosszone.inputs.frameworks import Framework
 from crosszone.inputs.job import find_compute_path
 from crosszone.inputs.rules import Case
+from crosszone.inputs.software import SettledSoftware
 from crosszone.inputs.strategy import Strategy
+from crosszone.predict.assumptions import list_networks
 from crosszone.predict.batch import (
     Batch,
     build_stack_columns,
@@ -62,8 +65,9 @@ class Predictor:
     framework: Framework
     profiles: Profiles
     stack: str
-    release: float | None
     notices: tuple[Notice, ...]
+    stated_options: frozenset[str] = frozenset()
+    """Options that the scenario states and framework and release would else decide, by their paths."""
     parts: dict[str, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
     """What has been computed of it so far, by name; a changed copy begins anew."""
 
@@ -98,6 +102,20 @@ class Predictor:
             other.parts["batch"] = replace(self.batch, links=placed.build_link_columns())
         return other
 
+    def with_case(self, case: Case) -> Predictor:
+        """The same ranks in the same places with another job, options or network."""
+        placed = replace(self.placed, case=case)
+        if case.cluster is self.case.cluster:  # nothing of where ranks lie changes
+            placed.parts.update(self.placed.parts)
+        return replace(self, placed=placed)
+
+    @cached_part
+    def software(self) -> SettledSoftware:
+        """Every switch of the software, and where its value is from."""
+        return self.profiles.settle_software(
+            self.case.job, self.framework.name, self.stack, self.case.release, self.case.architecture
+        )
+
     @cached_part
     def batch(self) -> Batch:
         """Columns of every class of replicas (rows as in `PlacedStrategy.build_link_columns`)."""
@@ -110,10 +128,10 @@ class Predictor:
         if s.uneven:
             work = replace(work, micro_batches=placed.repeat_rows(placed.class_micro_batches[:, None]) * 1.0)
         return Batch(
-            model=build_model_columns(case.model, vocab_multiple=self.framework.vocab_multiple, tp=s.tp),
+            model=build_model_columns(case.model, vocab_multiple=self.framework.find_vocab_multiple(s.tp, s.pp), tp=s.tp),
             work=work,
             gpu=placed.build_gpu_columns(),
-            stack=build_stack_columns(settings, self.profiles.compute_release_age(self.stack, self.release)),
+            stack=build_stack_columns(settings, self.software),
             links=placed.build_link_columns(),
             counts=np.broadcast_to(count_stage_layers(case), (rows, s.pp)),
             moe_counts=np.broadcast_to(
@@ -199,25 +217,48 @@ class Predictor:
         return self.inner_step_s + self.local_update_s
 
     @cached_part
+    def knowledge(self) -> Knowledge:
+        """What is known of the case: of several GPU kinds the least."""
+        profiles, s = self.profile.values(), self.strategy
+        has_unmeasured_option = s.offload != "none" or s.local_update is not None or s.communication.compression != "none"
+        return Knowledge(
+            software_stated=self.case.job.stack is not None,
+            stack_measured=all(p.stack_measured for p in profiles),
+            gpu_measured=all(p.gpu_measured for p in profiles),
+            moe=self.case.model.moe is not None,
+            option_measured=not has_unmeasured_option,
+        )
+
+    @cached_part
     def factors(self) -> tuple[float, float]:
-        """Low and high factor of the profile's own error; the widest of the profiles in use."""
-        bands = [
-            compute_band_factors(
-                moe=self.case.model.moe is not None, gpu_measured=p.gpu_measured, stack_measured=p.stack_measured
-            )
-            for p in self.profile.values()
-        ]
-        low, high = min(low for low, _ in bands), max(high for _, high in bands)
+        """Low and high factor of the model's own error, by what is known of the case."""
+        low, high = compute_band_factors(self.knowledge)
         return named("basis.low", low), named("basis.high", high)
 
     @cached_part
+    def input_spread(self) -> tuple[float, float]:
+        """Log widths below and above for inputs that nobody gave: networks of nodes, varied as machines differ."""
+        if not self.placed.banded:  # a search compares expected times
+            return 0.0, 0.0
+        expected = float(self.step_s[EXPECTED])
+        logs = [
+            [math.log(alternative.step_time_s / expected) for alternative in assumption.alternatives]
+            for assumption in list_networks(self)
+        ]
+        low, high = (math.hypot(*(max(0.0, *(sign * x for x in of_input)) for of_input in logs if of_input)) for sign in (-1.0, 1.0))
+        return low, high
+
+    @cached_part
     def step_time(self) -> Triple:
-        """Step time with the profile's error and the links' band."""
+        """Step time with the model's own error, the links' band, and inputs that were assumed."""
         # a delay-aware step may be shorter at a longer RTT [S4]; a range holds its middle all the same
         low, expected, high = (get_scalar(x) for x in self.step_s)
-        triple = Triple(
-            low=min(low, expected) * self.factors[0], expected=expected, high=max(high, expected) * self.factors[1]
-        )
+        spread_low, spread_high = self.input_spread
+        below = np.exp(-np.hypot(np.log(self.factors[0]), named("basis.inputs.low", spread_low)))
+        above = np.exp(np.hypot(np.log(self.factors[1]), named("basis.inputs.high", spread_high)))
+        if not (spread_low or spread_high):
+            below, above = self.factors
+        triple = Triple(low=min(low, expected) * below, expected=expected, high=max(high, expected) * above)
         return name_triple("step_time_s", triple)
 
     def timeline(self, language: str = DEFAULT_LANGUAGE) -> Timeline:

@@ -140,8 +140,7 @@ def build_stage_passes(batch: Batch, k: Coefficients, layer: LayerCost | None = 
         latency=latency,
         jitter=w.micro_batches
         * select_largest(per.forward_s + per.backward_s)
-        * k.jitter
-        * np.log2(np.maximum(g.nodes, 1.0)),
+        * (k.jitter * np.log2(np.maximum(g.nodes, 1.0)) + k.skew * (as_array(w.tp) > 1)),
         fixed=k.step_s,
     )
 
