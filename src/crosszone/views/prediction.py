@@ -186,7 +186,7 @@ def build_nearest_sections(prediction: Prediction, text: AnswerText, width: int 
         gpus = f"{format_amount(run.gpus)} {run.gpu}"
         about = [run.id, run.model, gpus, run.strategy, _join_differences(run, text)]
         if not wide:
-            differs = f"{text.label('nearest_differs')}: {about.pop()}"
+            differs = text.label("nearest_differs_line", names=about.pop())
             about = ["\n".join([run.id, text.join([run.model, gpus]), run.strategy, differs])]
         numbers = [format_digits(run.step_time_s), format_percent(run.mfu), format_signed(run.error_pct, 3)]
         rows.append((*about, *numbers, f"{run.distance:.1f}"))
