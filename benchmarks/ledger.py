@@ -400,9 +400,9 @@ def take_evenly(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 def score_neighbours(distances: Vector, error: Vector, is_foreign: npt.NDArray[np.bool_]) -> list[str]:
     """How far a run's error is from the mean of its three nearest, by how near these are; and from three at random."""
     lines = [
-        "| neighbours | runs | mean distance | own error less theirs, % | less that of three at random, % "
-        "| rank correlation of both |",
-        "|---|---|---|---|---|---|",
+        "| neighbours | runs | mean distance | own error, % | less theirs, % | less that of three at random, % "
+        "| rank correlation of own and theirs | of their sizes |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     rng = np.random.default_rng(0)
     is_other = ~np.eye(len(error), dtype=bool)
@@ -411,6 +411,7 @@ def score_neighbours(distances: Vector, error: Vector, is_foreign: npt.NDArray[n
         nearest = np.argsort(reachable, axis=1, kind="stable")[:, :NEIGHBOURS]
         near = np.take_along_axis(reachable, nearest, axis=1).mean(axis=1)
         estimate = error[nearest].mean(axis=1)
+        size_estimate = np.abs(error[nearest]).mean(axis=1)
         others = [rng.choice(np.flatnonzero(row), NEIGHBOURS, replace=False) for row in allowed]
         chance_estimate = error[np.array(others)].mean(axis=1)
         thirds = np.quantile(near, (1 / 3, 2 / 3))
@@ -424,7 +425,10 @@ def score_neighbours(distances: Vector, error: Vector, is_foreign: npt.NDArray[n
             own = np.abs(error[mask] - estimate[mask]).mean()
             by_chance = np.abs(error[mask] - chance_estimate[mask]).mean()
             correlation = compute_spearman(estimate[mask], error[mask])
-            cells = [f"{near[mask].mean():.2f}", f"{100 * own:.1f}", f"{100 * by_chance:.1f}", f"{correlation:.2f}"]
+            alone = np.abs(error[mask]).mean()
+            sizes = compute_spearman(size_estimate[mask], np.abs(error[mask]))
+            percents = [f"{100 * value:.1f}" for value in (alone, own, by_chance)]
+            cells = [f"{near[mask].mean():.2f}", *percents, f"{correlation:.2f}", f"{sizes:.2f}"]
             lines.append(f"| {title}: {name} | {int(mask.sum())} | {' | '.join(cells)} |")
     return lines
 

@@ -178,5 +178,18 @@ def test_near_runs_with_like_errors_show(ledger):
     text = ledger.check_metric(RunIndex(rows))
     pairs = {line.split(" | ")[0].removeprefix("| "): line for line in text if line.startswith("| ")}
     assert float(pairs["of different sources"].split("|")[3]) > 0.95
-    own, by_chance = (float(pairs["of other sources: all"].split("|")[column]) for column in (4, 5))
+    own, by_chance = (float(pairs["of other sources: all"].split("|")[column]) for column in (5, 6))
     assert own < 0.1 * by_chance
+
+
+def test_the_index_is_that_of_the_present_coefficients(ledger):
+    """After a change of coefficients or of the files of runs: python benchmarks/ledger.py index."""
+    profiles = Profiles.load_shipped()
+    indexed = {row["id"]: row for row in read_run_index().rows}
+    rows = [row for row in ledger.read_file_rows(measured.FOLDER / "measured_runs_2.csv") if row.counts]
+    assert {row.run.id for row in rows} <= set(indexed), "run: python benchmarks/ledger.py index"
+    sample = [row.run for row in rows[::10]]
+    for run, predicted in zip(sample, ledger.predict_index_rows(sample, profiles), strict=True):
+        assert ledger.build_index_row(run, predicted, profiles) == indexed[run.id], (
+            "run: python benchmarks/ledger.py index"
+        )

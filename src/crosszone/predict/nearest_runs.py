@@ -273,15 +273,12 @@ class RunIndex:
         if looked_at < 0:
             return ()
         candidates = np.sort(np.argpartition(distance_R, looked_at)[: looked_at + 1])
-        ordered = candidates[np.argsort(distance_R[candidates], kind="stable")]
         nearest: dict[tuple[str, ...], int] = {}
-        for row in ordered.tolist():
-            cells = self.rows[row]
-            nearest.setdefault((cells["model"], cells["gpu"], cells["gpus"], self.describe_strategy(row)), row)
-        return tuple(
-            self._build_run(row, float(distance_R[row]), features, categories)
-            for row in list(nearest.values())[:wanted]
-        )
+        for row in candidates[np.argsort(distance_R[candidates], kind="stable")].tolist():
+            nearest.setdefault(self._get_setup(row), row)
+            if len(nearest) == wanted:
+                break
+        return tuple(self._build_run(row, float(distance_R[row]), features, categories) for row in nearest.values())
 
     def _build_run(
         self, row: int, distance: float, features: CaseFeatures, categories: CategoryDistances
@@ -297,7 +294,7 @@ class RunIndex:
             model=cells["model"],
             gpu=cells["gpu"],
             gpus=int(cells["gpus"]),
-            strategy=self.describe_strategy(row),
+            strategy=self._get_setup(row)[-1],
             step_time_s=float(cells["step_time_s"]),
             mfu=float(cells["mfu"]),
             error_pct=float(cells["error_pct"]),
@@ -305,9 +302,17 @@ class RunIndex:
             differs=tuple(sorted((name for name in parts if parts[name] >= least), key=lambda name: -parts[name])),
         )
 
-    def describe_strategy(self, row: int) -> str:
-        """Degrees and options of a run on one line, in the words of a plan's table."""
-        return _describe_strategy(*(self.rows[row][name] for name in _STRATEGY_COLUMNS))
+    @cached_property
+    def setups(self) -> dict[int, tuple[str, ...]]:
+        """Model, GPU, GPUs and strategy of the runs that were looked at so far."""
+        return {}
+
+    def _get_setup(self, row: int) -> tuple[str, ...]:
+        setup = self.setups.get(row)
+        if setup is None:
+            cells = self.rows[row]
+            setup = self.setups[row] = (cells["model"], cells["gpu"], cells["gpus"], describe_strategy(cells))
+        return setup
 
     @cached_property
     def bests(self) -> dict[tuple[str, str, int], Best]:
@@ -359,19 +364,15 @@ class RunIndex:
         )
 
 
-_STRATEGY_COLUMNS = ("tp", "pp", "dp", "cp", "ep", "interleave", "micro_batch", "zero", "recompute")
-
-
-@lru_cache(maxsize=4096)
-def _describe_strategy(
-    tp: str, pp: str, dp: str, cp: str, ep: str, interleave: str, micro_batch: str, zero: str, recompute: str
-) -> str:
-    """Context, experts and virtual stages only where there are any."""
-    more = [f"{name} {degree}" for name, degree in (("cp", cp), ("ep", ep), ("v", interleave)) if degree != "1"]
-    options = [f"micro_batch {micro_batch}"]
-    options += [f"zero {zero}"] if zero != "0" else []
-    options += [f"recompute {recompute}"] if recompute != "none" else []
-    return ", ".join([" ".join([f"tp {tp} pp {pp} dp {dp}", *more]), *options])
+def describe_strategy(cells: Mapping[str, str]) -> str:
+    """Degrees and options of a run on one line; context, experts and virtual stages only where there are any."""
+    words = [f"{name} {cells[name]}" for name in ("tp", "pp", "dp")]
+    words += [f"{name} {cells[name]}" for name in ("cp", "ep") if cells[name] != "1"]
+    words += [f"v {cells['interleave']}"] if cells["interleave"] != "1" else []
+    options = [f"micro_batch {cells['micro_batch']}"]
+    options += [f"zero {cells['zero']}"] if cells["zero"] != "0" else []
+    options += [f"recompute {cells['recompute']}"] if cells["recompute"] != "none" else []
+    return ", ".join([" ".join(words), *options])
 
 
 def _compare_gpus(kind: GpuKind, other: GpuKind, weights: Mapping[str, float]) -> float:
