@@ -372,11 +372,11 @@ def describe_releases(releases: Sequence[Release]) -> list[str]:
 def check_metric(index: RunIndex) -> list[str]:
     """Rank correlation of distance and difference of errors, and what the nearest runs of other sources say."""
     sources = np.array([cells["id"].rpartition("-")[0] for cells in index.rows])
-    kept = np.sort(np.concatenate([take_evenly(np.flatnonzero(sources == name)) for name in np.unique(sources)]))
-    distances = np.array([index.measure_distances(index.describe_run(int(row)))[kept] for row in kept])
-    error = np.log1p(index.read_column("error_pct")[kept] / 100)
-    is_foreign = sources[kept][:, None] != sources[kept][None, :]
-    first, second = np.triu_indices(len(kept), 1)
+    sampled = np.sort(np.concatenate([take_evenly(np.flatnonzero(sources == name)) for name in np.unique(sources)]))
+    distances = np.array([index.measure_distances(index.describe_run(int(row)))[sampled] for row in sampled])
+    error = np.log1p(index.read_column("error_pct")[sampled] / 100)
+    is_foreign = sources[sampled][:, None] != sources[sampled][None, :]
+    first, second = np.triu_indices(len(sampled), 1)
     difference = np.abs(error[first] - error[second])
     lines = ["| pairs | count | rank correlation of distance and difference of errors |", "|---|---|---|"]
     for name, mask in (
@@ -422,12 +422,12 @@ def score_neighbours(distances: Vector, error: Vector, is_foreign: npt.NDArray[n
             "the farthest third": near > thirds[1],
         }
         for name, mask in parts.items():
-            own = np.abs(error[mask] - estimate[mask]).mean()
+            residual = np.abs(error[mask] - estimate[mask]).mean()
             by_chance = np.abs(error[mask] - chance_estimate[mask]).mean()
             correlation = compute_spearman(estimate[mask], error[mask])
             alone = np.abs(error[mask]).mean()
             sizes = compute_spearman(size_estimate[mask], np.abs(error[mask]))
-            percents = [f"{100 * value:.1f}" for value in (alone, own, by_chance)]
+            percents = [f"{100 * value:.1f}" for value in (alone, residual, by_chance)]
             cells = [f"{near[mask].mean():.2f}", *percents, f"{correlation:.2f}", f"{sizes:.2f}"]
             lines.append(f"| {title}: {name} | {int(mask.sum())} | {' | '.join(cells)} |")
     return lines

@@ -54,9 +54,9 @@ def test_a_release_reads_as_it_was_written(ledger, runs):
     again = ledger.read_release(text)
     assert (again.header, again.seen, again.version) == (HEADER, release.seen, "9.9.9")
     for run in runs:
-        stored, given = again.outcomes["scored"][run.id], outcomes["scored"][run.id]
-        assert stored.expected_s == pytest.approx(given.expected_s, rel=1e-3)
-        assert stored.memory_gib == pytest.approx(given.memory_gib, rel=1e-3)
+        stored, written = again.outcomes["scored"][run.id], outcomes["scored"][run.id]
+        assert stored.expected_s == pytest.approx(written.expected_s, rel=1e-3)
+        assert stored.memory_gib == pytest.approx(written.memory_gib, rel=1e-3)
     assert ledger.format_release(again) == text
 
 
@@ -178,8 +178,8 @@ def test_near_runs_with_like_errors_show(ledger):
     text = ledger.check_metric(RunIndex(rows))
     pairs = {line.split(" | ")[0].removeprefix("| "): line for line in text if line.startswith("| ")}
     assert float(pairs["of different sources"].split("|")[3]) > 0.95
-    own, by_chance = (float(pairs["of other sources: all"].split("|")[column]) for column in (5, 6))
-    assert own < 0.1 * by_chance
+    residual, by_chance = (float(pairs["of other sources: all"].split("|")[column]) for column in (5, 6))
+    assert residual < 0.1 * by_chance
 
 
 def test_the_index_is_that_of_the_present_coefficients(ledger):

@@ -334,17 +334,17 @@ class RunIndex:
         """
         bits, mfu, family_mfu = count_bits(features.precision), 0.0, 0.0
         first: tuple[Best, Best] | None = None
-        is_own = True
+        is_measured = True
         for kind, share in features.gpu_shares:
-            own, family = (
+            kind_best, family = (
                 self.bests.get(("gpu", kind.name, bits)),
                 self.bests.get(("architecture", kind.architecture, bits)),
             )
-            best = own or family
+            best = kind_best or family
             if best is None or family is None:
                 return None
             mfu, family_mfu = mfu + share * best.mfu, family_mfu + share * family.mfu
-            is_own = is_own and own is not None
+            is_measured = is_measured and kind_best is not None
             first = first or (best, family)
         if first is None:
             return None
@@ -353,7 +353,7 @@ class RunIndex:
         return BestUtilisation(
             mfu=mfu,
             bits=bits,
-            measured_on="gpu" if is_own else "architecture",
+            measured_on="gpu" if is_measured else "architecture",
             id=cells["id"],
             model=cells["model"],
             gpu=cells["gpu"],
