@@ -1,4 +1,4 @@
-"""Puts the tables of the last benchmarks into docs/accuracy.md: `.venv/bin/python scripts/accuracy_doc.py`.
+"""Puts the tables of the last benchmarks into docs/accuracy.md and docs/evidence.md: `scripts/accuracy_doc.py`.
 
 A place in the document names what stands there, and everything up to its end is replaced:
 
@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENT = ROOT / "docs" / "accuracy.md"
+DOCUMENTS = (ROOT / "docs" / "accuracy.md", ROOT / "docs" / "evidence.md")
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 _PLACE = re.compile(r"<!-- (table|line|section): ([^|>]+?)(?: \| ([^>]+?))? -->\n.*?<!-- end -->", re.DOTALL)
 MISSING = "*Not measured yet: benchmarks/RESULTS.md has no such section.*"
@@ -52,11 +52,13 @@ def _extract_table(kind: str, section: str, start: str) -> str:
 
 
 def main() -> None:
-    """Write the document anew."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    new = fill_tables(text, RESULTS.read_text(encoding="utf-8"))
-    DOCUMENT.write_text(new, encoding="utf-8")
-    sys.stdout.write(f"{DOCUMENT.name}: {'changed' if new != text else 'as it was'}\n")
+    """Write the documents anew."""
+    results = RESULTS.read_text(encoding="utf-8")
+    for document in DOCUMENTS:
+        text = document.read_text(encoding="utf-8")
+        new = fill_tables(text, results)
+        document.write_text(new, encoding="utf-8")
+        sys.stdout.write(f"{document.name}: {'changed' if new != text else 'as it was'}\n")
 
 
 if __name__ == "__main__":

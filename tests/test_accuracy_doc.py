@@ -1,9 +1,11 @@
-"""docs/accuracy.md shows what the last benchmarks found."""
+"""docs/accuracy.md and docs/evidence.md show what the last benchmarks found."""
 
 from __future__ import annotations
 
 import importlib.util
 from types import ModuleType
+
+import pytest
 
 from conftest import ROOT
 
@@ -37,11 +39,12 @@ def script() -> ModuleType:
     return module
 
 
-def test_the_document_is_what_the_results_say():
-    text = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(("name", "places"), [("accuracy.md", 8), ("evidence.md", 3)])
+def test_the_document_is_what_the_results_say(name, places):
+    text = (ROOT / "docs" / name).read_text(encoding="utf-8")
     results = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
     assert text == script().fill_tables(text, results), "run: .venv/bin/python scripts/accuracy_doc.py"
-    assert text.count("<!-- table: ") >= 8
+    assert text.count("<!-- table: ") >= places
 
 
 def test_places_take_tables_lines_and_sections():

@@ -101,6 +101,19 @@ def test_page_api_and_command_line_give_the_same_numbers(open_page, server, tmp_
     assert open_page.errors == []
 
 
+def test_the_nearest_measured_runs_are_those_of_the_shown_plan(open_page, server):
+    page = open_page("/?example=single-node")
+    answered(page)
+    best = asked(server, "plan", text=example("single-node"), top=6)["plans"][0]["prediction"]
+    rows = page.locator("section:has(> .card-head #nearest) tr[data-run]")
+    assert rows.evaluate_all("all => all.map((row) => row.dataset.run)") == [run["id"] for run in best["nearest_runs"]]
+    for row, run in zip(rows.all(), best["nearest_runs"], strict=True):
+        assert run["model"] in row.inner_text()
+        assert f"{run['error_pct']:+.1f}" in row.inner_text()
+    assert page.locator(f'[data-best="{best["best_utilisation"]["id"]}"]').count() == 1
+    assert open_page.errors == []
+
+
 @pytest.mark.long
 def test_the_bytes_of_each_link_are_the_predictors(open_page, server):
     page = open_page("/")

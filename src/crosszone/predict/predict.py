@@ -24,8 +24,9 @@ from crosszone.inputs.strategy import Strategy
 from crosszone.predict.assumptions import SHARED_OPTIONS
 from crosszone.predict.breakdown import build_breakdown, find_bottleneck
 from crosszone.predict.evidence import collect_notices, list_operator_errors
+from crosszone.predict.nearest_runs import describe_case, list_utilisation_notices, read_run_index
 from crosszone.predict.placed_strategy import PlacedStrategy
-from crosszone.predict.prediction import Basis, Prediction, Record, Run, name_triple
+from crosszone.predict.prediction import Basis, NearestRun, Prediction, Record, Run, name_triple
 from crosszone.predict.predictor import Predictor
 from crosszone.predict.run import count_tokens_per_step, predict_run
 from crosszone.predict.step import check_step_length
@@ -89,6 +90,12 @@ def build_prediction(p: Predictor, language: str = "en", *, with_notices: bool =
     tokens = name_triple("tokens_per_s", step_time.over(count_tokens_per_step(p.case.job)))
     mfu, hfu = (step_time.over(flops / p.peak_flops) for flops in (p.model_flops, p.hardware_flops))
     notices = [*p.notices, *collect_notices(p, memory, egress)] if with_notices else []
+    nearest_runs: tuple[NearestRun, ...] = ()
+    best_utilisation = None
+    if with_notices:
+        features, index = describe_case(p), read_run_index()
+        nearest_runs, best_utilisation = index.find_nearest(features), index.find_best(features)
+        notices += list_utilisation_notices(features, best_utilisation, mfu)
     profile_of = {p.placed.groups[g].gpu: profile for g, profile in p.profile.items()}
     return Prediction(
         name=p.name,
@@ -118,6 +125,8 @@ def build_prediction(p: Predictor, language: str = "en", *, with_notices: bool =
             low=p.factors[0],
             high=p.factors[1],
         ),
+        nearest_runs=nearest_runs,
+        best_utilisation=best_utilisation,
         records=_collect_records(p, breakdown, run) if with_notices else {},
         warnings=tuple(notice.as_dict(language) for notice in notices),
     )

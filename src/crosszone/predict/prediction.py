@@ -202,6 +202,58 @@ class Basis(Value):
     """The same for the high end."""
 
 
+class NearestRun(Value):
+    """A measured run that resembles what is predicted, and our own error on it."""
+
+    id: str
+    """Row of the measured runs that come with the program."""
+    source: str
+    """Where it was published: the id without its number (src/crosszone/measured/README.md lists sources)."""
+    model: str
+    """Model, as the source names it."""
+    gpu: str
+    """GPU kind."""
+    gpus: int
+    """GPUs."""
+    strategy: str
+    """Degrees and options."""
+    step_time_s: float
+    """Measured time of a step, s."""
+    mfu: float
+    """Measured model FLOPs over the peak, counted as `mfu` is."""
+    error_pct: float
+    """Prediction of this run over its measured time, less one, %."""
+    distance: float
+    """How far it is from what is predicted: 0 is the same set-up, 1 about another framework or two doublings."""
+    differs: tuple[str, ...]
+    """In what it differs, most first."""
+
+
+class BestUtilisation(Value):
+    """The highest utilisation that was measured on these GPUs at this width of precision."""
+
+    mfu: float
+    """Model FLOPs over the peak, counted as `mfu` is; GPUs of several kinds: the mean of their bests by peak."""
+    bits: int
+    """Width of the precision of the matmuls."""
+    measured_on: Literal["gpu", "architecture"]
+    """The same GPU kind, or only another one of its architecture."""
+    id: str
+    """Row of the measured runs."""
+    model: str
+    """Its model."""
+    gpu: str
+    """Its GPU kind."""
+    gpus: int
+    """Its GPUs."""
+    architecture_mfu: float
+    """The highest on any GPU of the architecture."""
+    architecture_id: str
+    """That run."""
+    architecture_gpu: str
+    """Its GPU kind."""
+
+
 class Prediction(Value):
     """The numbers for one scenario with one strategy and placement."""
 
@@ -241,6 +293,10 @@ class Prediction(Value):
     """The whole run."""
     basis: Basis
     """What the numbers rest on."""
+    nearest_runs: tuple[NearestRun, ...] = ()
+    """Measured runs that resemble this one most, nearest first."""
+    best_utilisation: BestUtilisation | None = None
+    """The best that was measured on such GPUs; null: no run of them was."""
     records: dict[str, Record]
     """For each number shown, its formula and inputs."""
     warnings: tuple[dict[str, Any], ...]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from functools import cache
 from typing import Any
 
@@ -135,9 +134,9 @@ def count_tokens_per_step(job: Job) -> Figure:
 
 def select_used_groups(placed: PlacedStrategy) -> Used:
     """Zone, node group and GPUs in use of each group."""
-    counts = Counter(placed.group.ravel().tolist())
+    counts = np.bincount(placed.group.ravel())
     groups = list(placed.cluster.zone_groups)
-    return [(*groups[number], count) for number, count in sorted(counts.items())]
+    return [(*groups[number], int(counts[number])) for number in np.flatnonzero(counts).tolist()]
 
 
 def _sum_usd_per_hour(used: Used) -> float | None:

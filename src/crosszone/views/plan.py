@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crosszone.inputs.frameworks import load_frameworks
+from crosszone.predict.nearest_runs import ABOVE_MEASURED_CODES
 from crosszone.text.figures import format_amount, format_digits, format_percent, format_signed
 from crosszone.views.answer_text import SMALL, AnswerText
 from crosszone.views.document import Align, Block, Fact, Facts, Paragraph, Remark, Remarks, Section, Table
@@ -63,6 +64,7 @@ def build_plan_sections(answer: Plans, text: AnswerText, width: int | None, *, f
     if answer.rejected:
         sections.append(Section(blocks=(build_rejected_table(answer, text),)))
     sections += _build_sentences(text.label("hints_title"), answer.hints, text)
+    sections += _build_utilisation_sections(answer, text)
     end: list[Block] = [text.list_remarks(answer.warnings), Paragraph(text=_format_counts(answer, text))]
     end += [] if answer.complete else [text.build_line("plans_incomplete", mark="strong")]
     return [*sections, Section(blocks=tuple(end))]
@@ -313,6 +315,23 @@ def _build_sentences(title: str, notices: Sequence[NoticeDict], text: AnswerText
     remarks = tuple(Remark(text=notice["message"], hint=notice["hint"]) for notice in notices)
     more = text.count_more(len(remarks), MOST_ROWS)
     return [Section(title=title, blocks=(Remarks(remarks=remarks, terminal_rows=MOST_ROWS, more=more),))]
+
+
+def _build_utilisation_sections(answer: Plans, text: AnswerText) -> list[Section]:
+    """Plans whose utilisation is above the best measured one, each with that run."""
+    remarks = [
+        {**notice, "message": text.label("utilisation_line", rank=format_rank(plan), message=notice["message"])}
+        for plan in (*answer.plans, *answer.local_updates)
+        for notice in plan.prediction.warnings
+        if notice["code"] in ABOVE_MEASURED_CODES
+    ]
+    hint_counts = {remark["hint"]: number for number, remark in enumerate(remarks)}
+    # plans mostly share what to do about it: said once, after the last of them
+    sentences = [
+        {**remark, "hint": remark["hint"] if hint_counts[remark["hint"]] == number else ""}
+        for number, remark in enumerate(remarks)
+    ]
+    return _build_sentences(text.label("utilisation_title"), sentences, text)
 
 
 def _build_front_section(answer: Plans, best: Plan, text: AnswerText) -> Section:

@@ -9,18 +9,20 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from crosszone.text.figures import format_amount, format_digits, format_percent
+from crosszone.text.figures import format_amount, format_digits, format_percent, format_signed
 from crosszone.views.answer_text import SMALL, AnswerText
 from crosszone.views.document import Fact, Facts, Paragraph, Section, Table
 
 if TYPE_CHECKING:
     from crosszone.analyse.communication import TrafficLine
     from crosszone.predict.answer import PredictionAnswer
-    from crosszone.predict.prediction import Memory, Prediction, StageMemory, Traffic
+    from crosszone.predict.prediction import Memory, NearestRun, Prediction, StageMemory, Traffic
 
 WIDE = 110  # Columns of a terminal that has room for every part of the memory
 # Columns of the memory table in a narrow terminal; all else is `other`.
 NARROW = {"states": ("weights", "gradients", "optimizer"), "activations": ("activations",), "logits": ("logits",)}
+NEAREST_WIDE = 150  # Columns of a terminal that has room for what nearest runs differ in
+MOST_DIFFERENCES = 4  # Differences of a nearest run that are named
 MOST_ROWS, MOST_STAGES = 60, 16  # Rows of traffic and of memory that a terminal shows; --json has all
 LARGE_GIB = 100  # From here on decimals only take room
 
@@ -37,6 +39,7 @@ def build_prediction_sections(answer: PredictionAnswer, text: AnswerText, width:
     ]
     if prediction.communication:
         sections.append(_build_traffic_section(prediction.communication, text))
+    sections += build_nearest_sections(prediction, text, width)
     return [*sections, Section(blocks=(text.list_remarks(prediction.warnings),))]
 
 
@@ -169,6 +172,51 @@ def build_traffic_table(
         for number, line in enumerate(traffic)
     ]
     return text.build_table(columns, rows, **about)
+
+
+def build_nearest_sections(prediction: Prediction, text: AnswerText, width: int | None) -> list[Section]:
+    """Measured runs that resemble the prediction, with our error on each, and the best measured utilisation."""
+    if not prediction.nearest_runs:
+        return []
+    wide = width is None or width >= NEAREST_WIDE
+    columns = "nearest_run nearest_model nearest_gpus nearest_strategy nearest_differs" if wide else "nearest_run"
+    columns += " >step_s >nearest_mfu >nearest_error >nearest_distance"
+    rows = []
+    for run in prediction.nearest_runs:
+        gpus = f"{format_amount(run.gpus)} {run.gpu}"
+        about = [run.id, run.model, gpus, run.strategy, _join_differences(run, text)]
+        if not wide:
+            differs = text.label("nearest_differs_line", names=about.pop())
+            about = ["\n".join([run.id, text.join([run.model, gpus]), run.strategy, differs])]
+        numbers = [format_digits(run.step_time_s), format_percent(run.mfu), format_signed(run.error_pct, 3)]
+        rows.append((*about, *numbers, f"{run.distance:.1f}"))
+    uncut = range(len(rows[0]) - 4, len(rows[0]))
+    table = text.build_table(columns, rows, caption=text.label("nearest_caption"), uncut=uncut)
+    best = Paragraph(text=describe_best_utilisation(prediction, text), wraps=True)
+    return [Section(title=text.label("nearest_title"), blocks=(table, best))]
+
+
+def _join_differences(run: NearestRun, text: AnswerText) -> str:
+    """The largest differences; the JSON of the same answer has all."""
+    return text.join(text.label(f"differs_{name}") for name in run.differs[:MOST_DIFFERENCES]) or text.label(
+        "nearest_same"
+    )
+
+
+def describe_best_utilisation(prediction: Prediction, text: AnswerText) -> str:
+    """The highest MFU that was measured on such GPUs, beside the predicted one."""
+    best = prediction.best_utilisation
+    if best is None:
+        return text.label("nearest_best_none")
+    return text.label(
+        "nearest_best",
+        gpu=best.gpu,
+        bits=best.bits,
+        best=format_percent(best.mfu),
+        model=best.model,
+        run=best.id,
+        mfu=format_percent(prediction.mfu.expected),
+    )
 
 
 def _build_traffic_section(traffic: Sequence[Traffic], text: AnswerText) -> Section:

@@ -18,7 +18,12 @@ from crosszone.views.document import Block, Code, Fact, Facts, Paragraph, Remark
 from crosszone.views.html import render_html
 from crosszone.views.markdown import render_markdown
 from crosszone.views.plan import build_ranking, build_rejected_table, format_value
-from crosszone.views.prediction import build_breakdown_section, build_memory_section, list_answer_facts
+from crosszone.views.prediction import (
+    build_breakdown_section,
+    build_memory_section,
+    build_nearest_sections,
+    list_answer_facts,
+)
 from crosszone.views.study import Study, build_study
 
 MOST_ROWS = 200  # Rows of a table: a report is read, the JSON of the same answer has everything
@@ -79,6 +84,7 @@ class _ReportWriter:
             build_breakdown_section(self.prediction, self.words),
             build_memory_section(self.prediction.memory_gib, self.words, None),
             self._build_traffic(),
+            *build_nearest_sections(self.prediction, self.words, None),
             self._build_reasons(),
             *build_suggestion_sections(self.study.suggestions, self.words, None),
             self._build_warnings(),

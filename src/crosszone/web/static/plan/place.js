@@ -11,6 +11,7 @@ import { Heading } from "./heading.js";
 import { Inputs } from "./inputs.js";
 import { MapCard } from "./map-card.js";
 import { MemoryCard } from "./memory-card.js";
+import { NearestCard } from "./nearest-card.js";
 import { usePlaces } from "./places.js";
 import { PlansCard } from "./plans-card.js";
 import { Progress } from "./progress.js";
@@ -42,6 +43,7 @@ export function PlanPlace() {
       <div class="fades">
         <div class="plan-main">${settled ? html`<${MapCard} places=${places} />` : html`<div class="card map-waiting"></div>`}<${StepCard} /></div>
         <${PlansCard} places=${places} />
+        <${NearestCard} />
         ${prediction && html`
         <div class="plan-grid">
           <div><${WhyCard} /><${RejectedCard} /></div>

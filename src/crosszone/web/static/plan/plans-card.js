@@ -52,6 +52,7 @@ export function PlansCard({ places }) {
       ${written && given.notices.length > 0 && html`<p class="table-note">${t("plan.as_written")}: ${given.notices[0].message} <span class="hint">${given.notices[0].hint}</span></p>`}
       <p class="table-note">${label("caption_chance_pct")}</p>
       <${LocalAssumptions} plans=${plans} />
+      <${AboveMeasured} plans=${plans} />
       <details class="settings" open=${open} onToggle=${(event) => setOpen(event.currentTarget.open)}>
         <summary>${t("plan.details.heading")}</summary>
         ${open && html`<${PlanDetails} places=${places} />`}
@@ -64,4 +65,15 @@ function LocalAssumptions({ plans }) {
   const told = (plans?.local_updates ?? []).flatMap(({ prediction, reasons }) => [...prediction.warnings, ...reasons]).filter(({ code }) => code === "loss_assumed");
   const words = [...new Set(told.map(({ message }) => message))];
   return html`${words.map((message) => html`<p class="table-note" key=${message}>${message}</p>`)}`;
+}
+
+const ABOVE_MEASURED = ["mfu_above_measured", "mfu_range_above_measured", "mfu_above_gpu", "mfu_above_family"];
+
+/** Plans whose utilisation is above the best that was measured, each with that run. */
+function AboveMeasured({ plans }) {
+  const { said } = usePlanWords();
+  const lines = [...(plans?.plans ?? []), ...(plans?.local_updates ?? [])].flatMap((plan) =>
+    plan.prediction.warnings.filter(({ code }) => ABOVE_MEASURED.includes(code)).map(({ message }) => ({ id: planId(plan), message })),
+  );
+  return html`${lines.map(({ id, message }) => html`<p class="table-note" data-above=${id} key=${id}>${said("utilisation_line", { rank: id, message })}</p>`)}`;
 }
