@@ -19,6 +19,7 @@ from crosszone.cost.columns import LinkColumns, WorkColumns, build_model_columns
 from crosszone.cost.layer import LayerCost
 from crosszone.cost.profile import Profiles
 from crosszone.inputs.scenario import Scenario, load_scenario
+from crosszone.inputs.software import settle_software
 from crosszone.predict.batch import Batch, build_group_columns, build_stack_columns
 from crosszone.predict.predict import predict
 from crosszone.predict.step import step_s
@@ -79,6 +80,7 @@ def build_strategies(count: int, stages: int) -> tuple[Batch, LayerCost, npt.NDA
         .nodes[0]
     )
     profile = Profiles.load().select(group.gpu, "megatron-core")
+    software = settle_software(None, "megatron", profile.settings, 25.75, "ampere", 4096)
     tp, micro = 2.0 ** rng.integers(0, 4, (count, 1)), 2.0 ** rng.integers(0, 4, (count, 1))
     dp = 512 / (tp * stages)
     work = WorkColumns(
@@ -105,7 +107,7 @@ def build_strategies(count: int, stages: int) -> tuple[Batch, LayerCost, npt.NDA
             }
         ).model
     )
-    gpu, stack = build_group_columns(group, "bf16", 64), build_stack_columns(profile.settings, 0.0)
+    gpu, stack = build_group_columns(group, "bf16", 64), build_stack_columns(profile.settings, software)
     batch = Batch(
         model=model,
         work=work,

@@ -131,7 +131,7 @@ class SampledLayer(LayerCost):
         sizes |= {"head_dim": (m.qk_dim + m.v_dim) / 2.0, "seq": w.seq}
         visible_tokens = tokens_seen(w.seq, m.window, causal=m.causal)
         share = visible_tokens / tokens_seen(w.seq, None, causal=1.0)  # kernels were sampled causal
-        share = share / np.where(self.stack.triton > 0, k.triton, 1.0) * self.slowdown("flash")
+        share = share / np.where(self.stack.older_flash > 1, k.older_flash * k.triton, 1.0) * self.slowdown("flash")
         forward = share * self.kernel_s("attention", "fwd", **sizes)
         longer_backward = k.flash_backward / self.profile.coefficients["flash_backward"].value
         back = share * self.kernel_s("attention", "bwd", **sizes) * (longer_backward if self.variant.scaled else 1.0)

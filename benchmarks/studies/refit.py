@@ -136,7 +136,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("runs", type=Path, nargs="+", help="measured runs (CSV)")
     parser.add_argument("--also", type=Path, nargs="*", default=[], help="runs that count less")
-    parser.add_argument("--sweep", type=Path, nargs="*", default=[], help="many runs of one stack: move that stack alone")
+    parser.add_argument(
+        "--sweep", type=Path, nargs="*", default=[], help="many runs of one stack: move that stack alone"
+    )
     parser.add_argument("--alone", type=Path, nargs="*", default=[], help="runs of stacks of their own")
     parser.add_argument("--doubtful", type=Path, help="rows to leave out; default: doubtful_rows.csv beside the runs")
     parser.add_argument("--write", action="store_true", help="put the values into the profile files")

@@ -71,7 +71,7 @@ def calibrate_on(run: MeasuredRun, profiles: Profiles, errors: Vector) -> Single
     with the coefficients found.
     """
     family, measured = profiles.find_family(get_gpu(run))
-    priors = build_priors(profiles, [family], run.stack, gpu_measured=measured, errors=errors)
+    priors = build_priors(profiles, [family], get_stack(run), gpu_measured=measured, errors=errors)
     steps, places = StepBatches([run], profiles), _locate_coefficients(profiles, run)
     target = run.step_time_s or 0.0
     before = simulated = float(predict_runs_s([run], profiles)[0])
@@ -127,9 +127,15 @@ def calibrate_on_each(
     return choices
 
 
+def get_stack(run: MeasuredRun) -> str:
+    """The stack of a published run, which names one."""
+    assert run.stack is not None
+    return run.stack
+
+
 def _locate_coefficients(profiles: Profiles, run: MeasuredRun) -> dict[str, int]:
     """Where each coefficient of a run stands among the values."""
-    index = profiles.index([profiles.find_family(get_gpu(run))[0]], [run.stack])
+    index = profiles.index([profiles.find_family(get_gpu(run))[0]], [get_stack(run)])
     return {field: int(at[0, 0]) for field, at in index.items()}
 
 
@@ -169,7 +175,11 @@ def fit_without(runs: Sequence[MeasuredRun], also: Sequence[MeasuredRun], left_o
 
 def set_stack(runs: Sequence[MeasuredRun], profiles: Profiles, *, has_stack: bool) -> list[MeasuredRun]:
     """The runs with the stack that they are of, or with the one a newcomer gets: their framework's default."""
-    return list(runs) if has_stack else [run.with_stack(profiles.select_stack(run.framework)) for run in runs]
+    return (
+        list(runs)
+        if has_stack
+        else [run.with_stack(profiles.select_stack(run.framework, None, run.case.release)) for run in runs]
+    )
 
 
 def read_old_rows(name: str) -> list[str]:

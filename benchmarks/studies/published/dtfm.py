@@ -304,7 +304,6 @@ def build_predictor(row: Row, fleet: Fleet, placement: Placement, profiles: Prof
         framework=load_frameworks()[FRAMEWORK],
         profiles=profiles,
         stack=profiles.select_stack(FRAMEWORK, method["stack"]),
-        release=None,
         notices=(),
     )
 

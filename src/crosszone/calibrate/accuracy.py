@@ -316,7 +316,10 @@ def score_runs(
     *,
     as_user: bool = False,
 ) -> Accuracy:
-    """Predict every row of a file (`as_user`: as a user would write it, its source unknown); `progress` hears of the rows done after each chunk."""
+    """Predict every row of a file; `progress` hears of the rows done after each chunk.
+
+    `as_user`: each row as a user would write it, its source unknown.
+    """
     scorer = _RunScorer(profiles or Profiles.load(), doubtful or {})
     rows: list[ScoredRow] = []
     entries = iterate_runs(path, as_user=as_user)

@@ -244,7 +244,9 @@ def build_prior_arrays(profiles: Profiles) -> PriorArrays:
         prior = priors[field]
         has_own_scope = scope != COMMON
         # a stack lies about the stack it is like (its framework's), that one about the common value
-        parent = next((profiles.place[home, field] for home in profiles.list_ancestors(scope) if (home, field) in profiles.place))
+        parent = next(
+            profiles.place[home, field] for home in profiles.list_ancestors(scope) if (home, field) in profiles.place
+        )
         centre[at], lower[at], upper[at] = prior.value, prior.lower, prior.upper
         sd[at] = prior.spread if has_own_scope or prior.sd is None else prior.sd
         if is_framework(profiles, scope):
@@ -372,33 +374,41 @@ def cross_validate(
     profiles: Profiles,
     kind: Kind,
     *,
+    targets: Sequence[MeasuredRun] | None = None,
     workers: int | None = None,
     progress: Callable[[], None] | None = None,
 ) -> CrossValidation | None:
     """Leave out one part of the rows after the other; None where there is only one part. [Q8]
 
-    `progress` is called after each fit.
+    `targets`: the runs that are predicted, each by the fit without its part (default: the rows themselves); the same
+    runs entered as a user would are what first contact is scored on. `progress` is called after each fit.
     """
-    rows, held_out_masks = thin_rows(rows), list_held_out_masks(rows, profiles, kind)
-    if len(held_out_masks) < 2:
+    rows = thin_rows(rows)
+    runs = rows.runs if targets is None else tuple(targets)
+    parts = list_held_out_parts(rows, profiles, kind)
+    if len(parts) < 2:
         return None
-    worker_count = min(workers or os.cpu_count() or 1, len(held_out_masks))
-    predicted = np.full(len(rows.runs), np.nan)
-    stack_known, gpu_known = np.ones(len(rows.runs), dtype=bool), np.ones(len(rows.runs), dtype=bool)
-    stacks = np.array([run.stack for run in rows.runs])
+    of_rows, of_runs = ([_get_label(run, kind, profiles) for run in side] for side in (rows.runs, runs))
+    masks = [(_select_labels(of_rows, part), _select_labels(of_runs, part)) for part in parts]
+    worker_count = min(workers or os.cpu_count() or 1, len(parts))
+    predicted = np.full(len(runs), np.nan)
+    stack_known, gpu_known = np.ones(len(runs), dtype=bool), np.ones(len(runs), dtype=bool)
+    # a run that names no stack takes its framework's, which is always there
+    stacks = np.array([run.stack or "" for run in rows.runs])
     gpus = np.array([profiles.find_family(get_gpu(run))[0] for run in rows.runs])
-    for held_out, fold_predicted_s in zip(
-        held_out_masks, _iterate_fits(rows, profiles, held_out_masks, worker_count), strict=True
-    ):
-        predicted[held_out] = fold_predicted_s[held_out]
-        stack_known[held_out] = np.isin(stacks[held_out], stacks[~held_out])
-        gpu_known[held_out] = np.isin(gpus[held_out], gpus[~held_out])
+    stacks_of_runs = np.array([run.stack or "" for run in runs])
+    gpus_of_runs = np.array([profiles.find_family(get_gpu(run))[0] for run in runs])
+    fits = _iterate_fits(rows, runs, profiles, [held_out for held_out, _ in masks], worker_count)
+    for (held_out, held_out_runs), fold_predicted_s in zip(masks, fits, strict=True):
+        predicted[held_out_runs] = fold_predicted_s[held_out_runs]
+        stack_known[held_out_runs] = np.isin(stacks_of_runs[held_out_runs], stacks[~held_out])
+        gpu_known[held_out_runs] = np.isin(gpus_of_runs[held_out_runs], gpus[~held_out])
         if progress:
             progress()
     return CrossValidation(
         kind=kind,
-        folds=len(held_out_masks),
-        runs=rows.runs,
+        folds=len(parts),
+        runs=runs,
         predicted_s=predicted,
         stack_known=stack_known,
         gpu_known=gpu_known,
@@ -406,8 +416,18 @@ def cross_validate(
 
 
 def list_held_out_masks(rows: TrainingRows, profiles: Profiles, kind: Kind) -> list[Mask]:
-    """Which rows each fit leaves out."""
-    return assign_folds([_get_label(run, kind, profiles) for run in thin_rows(rows).runs], FOLDS[kind])
+    """The same as rows."""
+    labels = [_get_label(run, kind, profiles) for run in thin_rows(rows).runs]
+    return [_select_labels(labels, part) for part in list_held_out_parts(rows, profiles, kind)]
+
+
+def _select_labels(labels: Sequence[Hashable], part: Collection[Hashable]) -> Mask:
+    return np.fromiter((label in part for label in labels), dtype=bool, count=len(labels))
+
+
+def list_held_out_parts(rows: TrainingRows, profiles: Profiles, kind: Kind) -> list[set[Hashable]]:
+    """Which sources (models, GPU families, rows) each fit leaves out."""
+    return deal_labels([_get_label(run, kind, profiles) for run in thin_rows(rows).runs], FOLDS[kind])
 
 
 def thin_rows(rows: TrainingRows) -> TrainingRows:
@@ -420,48 +440,58 @@ def thin_rows(rows: TrainingRows) -> TrainingRows:
 
 
 def assign_folds(labels: Sequence[Hashable], most_folds: int) -> list[Mask]:
-    """Which rows each part leaves out: rows of a label stay together, large labels are dealt out first."""
+    """Which rows each part leaves out: rows of a label stay together."""
+    return [_select_labels(labels, part) for part in deal_labels(labels, most_folds)]
+
+
+def deal_labels(labels: Sequence[Hashable], most_folds: int) -> list[set[Hashable]]:
+    """Labels that each part leaves out: large labels are dealt out first."""
     counts = Counter(labels)
     names = sorted(counts, key=lambda label: (-counts[label], str(label)))
     size = [0] * min(most_folds, len(names))
-    part: dict[Hashable, int] = {}
+    parts: list[set[Hashable]] = [set() for _ in size]
     for name in names:
         smallest = size.index(min(size))
-        part[name] = smallest
+        parts[smallest].add(name)
         size[smallest] += counts[name]
-    of_row = np.array([part[label] for label in labels])
-    return [of_row == number for number in range(len(size))]
+    return parts
+
+
+FURTHER_ROWS = "x-"  # Before the name of a source in files of further rows of it
 
 
 def _get_label(run: MeasuredRun, kind: Kind, profiles: Profiles) -> Hashable:
     if kind == "source":
-        return run.source
+        return run.source.removeprefix(FURTHER_ROWS)
     if kind == "model":
         return run.case.model.name
     return profiles.find_family(get_gpu(run))[0] if kind == "gpu" else run.id
 
 
-_worker_state: list[tuple[StepBatches, Vector, Profiles]] = []
+_worker_state: list[tuple[StepBatches, StepBatches, Vector, Profiles]] = []
 
 
-def _iterate_fits(rows: TrainingRows, profiles: Profiles, held_out_masks: Sequence[Mask], workers: int) -> Any:
+def _iterate_fits(
+    rows: TrainingRows, runs: Sequence[MeasuredRun], profiles: Profiles, held_out_masks: Sequence[Mask], workers: int
+) -> Any:
     if workers == 1:
-        _initialize_worker(rows, profiles)
+        _initialize_worker(rows, runs, profiles)
         yield from map(_predict_without, held_out_masks)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, initializer=_initialize_worker, initargs=(rows, profiles)) as pool:
+    with ProcessPoolExecutor(workers, context, initializer=_initialize_worker, initargs=(rows, runs, profiles)) as pool:
         yield from pool.map(_predict_without, held_out_masks)
 
 
-def _initialize_worker(rows: TrainingRows, profiles: Profiles) -> None:
+def _initialize_worker(rows: TrainingRows, runs: Sequence[MeasuredRun], profiles: Profiles) -> None:
     steps = StepBatches(rows.runs, profiles)
-    _worker_state[:] = [(steps, rows.weights, profiles)]
+    targets = steps if runs is rows.runs else StepBatches(runs, profiles)
+    _worker_state[:] = [(steps, targets, rows.weights, profiles)]
 
 
 def _predict_without(held_out: Mask) -> Vector:
-    """Predictions of all rows, in their order, by a fit without some."""
-    ((steps, weights, profiles),) = _worker_state
+    """Predictions of the runs, in their order, by a fit without some rows."""
+    ((steps, targets, weights, profiles),) = _worker_state
     prior_arrays = build_prior_arrays(profiles)
     weight = np.where(held_out, 0.0, weights)[steps.order]
     fitted = fit(
@@ -473,6 +503,6 @@ def _predict_without(held_out: Mask) -> Vector:
         weights=weight,
         rounds=ROUNDS,
     )
-    predicted = np.empty(len(steps.measured))
-    predicted[steps.order] = steps.predict_at(fitted.values)
+    predicted = np.empty(len(targets.measured))
+    predicted[targets.order] = targets.predict_at(fitted.values)
     return predicted

@@ -85,9 +85,7 @@ class StepBatches:
             run_of_row = np.repeat(np.arange(len(group)), rows)
             self.parts.append((join_batches(batches), run_of_row, np.cumsum(rows) - rows))
         self.runs = [runs[i] for i in self.order]
-        self.index = profiles.index(
-            [profiles.find_family(get_gpu(run))[0] for run in self.runs], stacks
-        )
+        self.index = profiles.index([profiles.find_family(get_gpu(run))[0] for run in self.runs], stacks)
         self.measured = np.array([run.step_time_s for run in self.runs], dtype=float)
 
     def __call__(self, columns: Mapping[str, Vector]) -> Vector:

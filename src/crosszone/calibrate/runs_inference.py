@@ -100,7 +100,10 @@ def read_row_text(row: Row) -> RowText:
 
 def read_user_text(row: Row) -> RowText:
     """What a user of our own would write of the row: its framework as one of ours, sharding and precision; no more."""
-    written = {**dict.fromkeys(TEXT_COLUMNS, ""), **{column: row.get(column, "")[:LONGEST_TEXT] for column in USER_COLUMNS}}
+    written = {
+        **dict.fromkeys(TEXT_COLUMNS, ""),
+        **{column: row.get(column, "")[:LONGEST_TEXT] for column in USER_COLUMNS},
+    }
     framework = select_own_framework(written["framework"], has_model_parallelism(row))
     # what was measured is read as its source defines it; nothing of it reaches the prediction
     return replace(
@@ -279,7 +282,9 @@ def build_user_strategy(row: StrategyCells, text: RowText, axes: Mapping[str, in
     if shard_ranks is not None and shard_ranks < axes["dp"]:
         stated["shard_ranks"] = shard_ranks
     if (row.micro_batch or 1) * axes["dp"] > batch:
-        raise RowError("batch_clash", f"The batch of {batch} is less than micro-batch {row.micro_batch} x dp {axes['dp']}.")
+        raise RowError(
+            "batch_clash", f"The batch of {batch} is less than micro-batch {row.micro_batch} x dp {axes['dp']}."
+        )
     return _build_cached_strategy(**{name: value for name, value in stated.items() if value is not None})
 
 

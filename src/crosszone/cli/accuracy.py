@@ -169,9 +169,7 @@ def _detect_kind(path: Path) -> str:
     return "components" if is_components(columns) else "runs"
 
 
-def _score_runs(
-    path: Path, doubtful: Path | None, cv: bool, targets: _Targets, *, as_user: bool = False
-) -> None:
+def _score_runs(path: Path, doubtful: Path | None, cv: bool, targets: _Targets, *, as_user: bool = False) -> None:
     from crosszone.calibrate.accuracy import score_runs
     from crosszone.calibrate.accuracy_report import count_rows, score_file
     from crosszone.calibrate.fit import read_doubtful_reasons
@@ -200,7 +198,7 @@ def _run_cross_validation(path: Path, doubtful: Mapping[str, str]) -> list[Cross
         Kind,
         build_training_rows,
         cross_validate,
-        list_held_out_masks,
+        list_held_out_parts,
         select_usable_runs,
     )
     from crosszone.calibrate.runs import read_runs
@@ -208,7 +206,7 @@ def _run_cross_validation(path: Path, doubtful: Mapping[str, str]) -> list[Cross
 
     rows, profiles = build_training_rows(select_usable_runs(read_runs(path)[0], doubtful)), Profiles.load_shipped()
     kinds: tuple[Kind, ...] = ("source", "model", "row")
-    total = sum(len(list_held_out_masks(rows, profiles, kind)) for kind in kinds)
+    total = sum(len(list_held_out_parts(rows, profiles, kind)) for kind in kinds)
     with _open_progress(label("accuracy_fits"), total) as advance:
         validations = [cross_validate(rows, profiles, kind, progress=lambda: advance(1)) for kind in kinds]
     return [validation for validation in validations if validation is not None]

@@ -23,7 +23,7 @@ from crosszone.cost.columns import Numbers
 from crosszone.cost.record import named
 from crosszone.inputs.document import Document
 from crosszone.inputs.shipped import read_shipped
-from crosszone.inputs.value import Flag, Name, NotNegative, Positive, Value, find_nearest_names, parse, refuse
+from crosszone.inputs.value import Flag, Name, NotNegative, Value, find_nearest_names, parse, refuse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ class Coefficients:
     collective_host_s: Numbers
     """More launch time for each tensor-parallel collective and further rank."""
     pipeline_host_s: Numbers
-    """Host time of a layer for each further tensor-parallel rank in a pipeline: ranks that check or wait for each other."""
+    """Host time of a layer for each further tensor-parallel rank in a pipeline: ranks that wait for each other."""
     host_backward: Numbers
     """Launch time of a layer's backward pass over the forward's."""
     # tensor parallelism
@@ -339,7 +339,9 @@ def compute_band_factors(known: Knowledge, *, memory: bool = False) -> tuple[Any
     low, high = (
         np.sqrt(
             sum(
-                named(f"width.{of}.{name}.{side}", float(parts[name][side])) ** 2 for name in known.gaps if name in parts
+                named(f"width.{of}.{name}.{side}", float(parts[name][side])) ** 2
+                for name in known.gaps
+                if name in parts
             )
         )
         for side in ("low", "high")

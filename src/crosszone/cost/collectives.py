@@ -21,7 +21,6 @@ from crosszone.cost.gloo import count_gloo_round_trips
 from crosszone.cost.record import as_array, as_floats, named
 from crosszone.cost.tiers import Floats, Numbers, Tier, read_figure
 
-
 # Latency of one step of a ring or tree inside a zone, by the kind of link it goes over.
 FAST_HOP_S, NETWORK_HOP_S = (read_figure(tier, "latency_us") * 1e-6 for tier in ("fast_link", "rdma"))
 HOST_HOP_S = FAST_HOP_S  # PCIe: NCCL's tuning has the same step through shared memory
@@ -69,7 +68,6 @@ class Layout:
         return TierBytes(
             **{tier: named(f"ring.{self.name}.{tier}", np.where(n > 1, x / n, 0.0)) for tier, x in edges.items()}
         )
-
 
     @property
     def hop_s(self) -> Any:

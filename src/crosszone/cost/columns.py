@@ -233,7 +233,7 @@ class StackColumns:
     expert_overlap: Numbers = 0.0
     """Exchange of experts runs beside the other micro-batch."""
     context_kind: Numbers = 0.0
-    """What context parallelism exchanges: 0 keys and values in a ring, 1 heads for sequence, 2 keys and values gathered."""
+    """What context parallelism exchanges: 0 keys and values in a ring, 1 heads for sequence, 2 gathered keys and values."""
     attention_fp8: Numbers = 0.0
     """The attention core runs in fp8."""
     by_module: Numbers = 0.0

@@ -363,7 +363,9 @@ class LayerCost:
             named(f"matmul.{name}_s", matmul_s(tokens, inner, columns, self.linear_rate, self.byte_s))
             for name, (inner, columns) in projections.items()
         )
-        self._mla_up_s = m.latent * sum(matmul_s(tokens, *projections[name], self.linear_rate, self.byte_s) for name in ("query_up", "kv_up"))
+        self._mla_up_s = m.latent * sum(
+            matmul_s(tokens, *projections[name], self.linear_rate, self.byte_s) for name in ("query_up", "kv_up")
+        )
         width = m.heads * (m.qk_dim + m.v_dim) / t
         windowed = tokens_seen(w.seq, m.window, causal=m.causal)
         full_keys = tokens_seen(w.seq, None, causal=m.causal)
@@ -404,7 +406,7 @@ class LayerCost:
 
     def _estimate_dense_layer(self, block: _Parts) -> _Parts:
         """The attention block followed by a dense MLP."""
-        m, w, k, tokens = self.model, self.work, self.k, self.tokens
+        m, w, tokens = self.model, self.work, self.tokens
         inner = m.ffn / w.tp
         up = named("matmul.up_s", matmul_s(tokens, m.hidden, (m.matrices - 1) * inner, self.linear_rate, self.byte_s))
         down = named("matmul.down_s", matmul_s(tokens, inner, m.hidden, self.linear_rate, self.byte_s))
@@ -420,7 +422,9 @@ class LayerCost:
             wait=0.0,
             again={
                 "recompute_mlp": up + down,
-                "recompute_act": traffic_s(self.elementwise * self.work.dtype_bytes * tokens * m.matrices * inner, self.memory_rate)
+                "recompute_act": traffic_s(
+                    self.elementwise * self.work.dtype_bytes * tokens * m.matrices * inner, self.memory_rate
+                )
                 / 2.0,
             },
         )
@@ -566,7 +570,7 @@ class LayerCost:
         )
 
     def _estimate_launch_s(self, kind: str, parts: _Parts, collectives: Numbers) -> Numbers:
-        """Launch time of a forward pass: kernels of this kind of layer, as far as no graph or compiler takes them. [O7]"""
+        """Launch time of a forward pass: kernels of this kind of layer, but for those in graphs or compiled. [O7]"""
         k, m, stack, t = self.k, self.model, self.stack, self.work.tp
         kernels = (1.0 + m.written * (k.written_out_launch - 1.0)) * np.where(self.plain_softmax, k.plain_launch, 1.0)
         kernels = kernels + m.latent * k.mla_launch + np.where(as_array(self.work.path) < 16, k.cast_launch, 0.0)
@@ -592,7 +596,7 @@ class LayerCost:
         return np.where(self.stack.launch_added > 0, launch_s, longer_s(gpu_s, launch_s) - gpu_s)
 
     def _estimate_context_s(self, attention_s: Numbers, passes: float = 1.0) -> Numbers:
-        """Exposed part of the exchange along the sequence: a ring hides below attention, other kinds go before it. [X4]"""
+        """Exposed part of the exchange along the sequence: a ring hides below attention, others go before it. [X4]"""
         exchange = passes * self.context.seconds
         hidden = np.maximum(0.0, exchange - attention_s) + self.k.cp_exposed * exchange
         exposed = np.where(as_array(self.stack.context_kind) > 0, exchange, hidden)

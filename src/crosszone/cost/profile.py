@@ -21,7 +21,7 @@ import numpy.typing as npt
 from crosszone.cost.coefficients import COMMON, FIELDS, Coefficients, read_profile_file
 from crosszone.cost.measured_links import CollectiveTimings
 from crosszone.cost.own_profiles import Overlay, OwnProfile, get_overlay
-from crosszone.errors import IllegalError, Notice, build_choice_error
+from crosszone.errors import build_choice_error
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.job import Job
@@ -162,9 +162,7 @@ class Profiles:
         if key not in self._software:
             # the usual stack of a framework brings its coefficients; switches follow release and GPU unless it is named
             preset = self.stacks[stack]["settings"] if job.stack is not None else {}
-            self._software[key] = settle_software(
-                job.software, framework, preset, release, architecture, job.seq_len
-            )
+            self._software[key] = settle_software(job.software, framework, preset, release, architecture, job.seq_len)
         return self._software[key]
 
     def select(self, gpu: Gpu, stack: str, speed: float | None = None) -> Profile:

@@ -69,7 +69,9 @@ class Case:
             options["recompute"] = recompute
         settled = s.replace(**options) if options else s
         wire: dict[str, Any] = {
-            name: usual[name] for name in COMMUNICATION_DEFAULTS if name in usual and not self.is_given(f"communication.{name}")
+            name: usual[name]
+            for name in COMMUNICATION_DEFAULTS
+            if name in usual and not self.is_given(f"communication.{name}")
         }
         if "overlap_tensor" in wire:
             wire["overlap_tensor"] = wire["overlap_tensor"] and settled.sequence_parallel and s.tp > 1

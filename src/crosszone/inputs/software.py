@@ -3,7 +3,7 @@
     Software(release="25.09", attention="flash", launch="partial-graph")
 
 A switch that is not stated has the default of the framework and the release (`software.yaml`); a release that is not
-stated is the usual one of the GPU's generation. `settle_software` gives every switch its value and says where it is from.
+stated is the usual one of the GPU's generation. `settle_software` gives every switch its value and its origin.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ def _find_gpu_release(gpu: Gpu) -> float:
 @lru_cache(maxsize=256)
 def select_defaults(framework: str, release: float, architecture: str | None) -> Mapping[str, Any]:
     """Default of every switch, and of the options of a strategy that have one, for a framework, release and GPU."""
-    rules, chosen = load_software_rules()["defaults"], {}
+    rules = load_software_rules()["defaults"]
+    chosen: dict[str, Any] = {}
     for name in ("common", framework):
         for era in rules.get(name, ()):
             if era["from"] <= release and architecture in era.get("on", (architecture,)):

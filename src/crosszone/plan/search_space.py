@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.inputs.software import find_release, parse_stack
 from crosszone.errors import Notice
 from crosszone.inputs.frameworks import Framework
 from crosszone.inputs.job import state_bytes
@@ -30,6 +29,7 @@ from crosszone.inputs.rules import (
     check_sequence,
     check_widths,
 )
+from crosszone.inputs.software import find_release, parse_stack
 from crosszone.inputs.strategy import Strategy
 from crosszone.plan.bounds import BoundTable
 from crosszone.plan.layout_table import ANY_V_SHAPED, EVEN_SHARES, LayoutTable, ScheduleChoice, build_any_schedule

@@ -133,7 +133,7 @@ def _replace_option(s: Strategy, field: str, value: Any) -> Strategy:
 
 
 def list_networks(p: Predictor) -> Iterator[Assumption]:
-    """Networks of node groups whose NIC is not given: that of the GPU's usual machine, times the factors of the rules."""
+    """Networks of node groups whose NIC is not given: that of the GPU's usual machine, and slower and faster ones."""
     if p.placed.nodes < 2:
         return
     factors: list[float] = load_software_rules()["nic_factors"]
@@ -142,7 +142,9 @@ def list_networks(p: Predictor) -> Iterator[Assumption]:
             continue
         usual = group.network_gbps_node / group.gpus
         variants = {
-            round(usual * factor, 1): replace(p.case, cluster=_replace_network(p.placed.cluster, number, usual * factor))
+            round(usual * factor, 1): replace(
+                p.case, cluster=_replace_network(p.placed.cluster, number, usual * factor)
+            )
             for factor in factors
         }
         yield Assumption(

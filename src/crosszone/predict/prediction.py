@@ -195,7 +195,7 @@ class Basis(Value):
     release: float = 0.0
     """Release of the software, years after 2000: 25.75 is September 2025."""
     assumptions: tuple[Assumption, ...] = ()
-    """Switches of the software and inputs that nobody gave, those first that decide most; filled where answers are shown."""
+    """Switches of the software and inputs that nobody gave, those first that decide most; where answers are shown."""
     low: Figure
     """Factor on the expected step for the low end, from the profile's own error."""
     high: Figure

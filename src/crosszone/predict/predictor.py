@@ -128,7 +128,9 @@ class Predictor:
         if s.uneven:
             work = replace(work, micro_batches=placed.repeat_rows(placed.class_micro_batches[:, None]) * 1.0)
         return Batch(
-            model=build_model_columns(case.model, vocab_multiple=self.framework.find_vocab_multiple(s.tp, s.pp), tp=s.tp),
+            model=build_model_columns(
+                case.model, vocab_multiple=self.framework.find_vocab_multiple(s.tp, s.pp), tp=s.tp
+            ),
             work=work,
             gpu=placed.build_gpu_columns(),
             stack=build_stack_columns(settings, self.software),
@@ -220,7 +222,9 @@ class Predictor:
     def knowledge(self) -> Knowledge:
         """What is known of the case: of several GPU kinds the least."""
         profiles, s = self.profile.values(), self.strategy
-        has_unmeasured_option = s.offload != "none" or s.local_update is not None or s.communication.compression != "none"
+        has_unmeasured_option = (
+            s.offload != "none" or s.local_update is not None or s.communication.compression != "none"
+        )
         return Knowledge(
             software_stated=self.case.job.stack is not None,
             stack_measured=all(p.stack_measured for p in profiles),
@@ -245,7 +249,10 @@ class Predictor:
             [math.log(alternative.step_time_s / expected) for alternative in assumption.alternatives]
             for assumption in list_networks(self)
         ]
-        low, high = (math.hypot(*(max(0.0, *(sign * x for x in of_input)) for of_input in logs if of_input)) for sign in (-1.0, 1.0))
+        low, high = (
+            math.hypot(*(max(0.0, *(sign * x for x in of_input)) for of_input in logs if of_input))
+            for sign in (-1.0, 1.0)
+        )
         return low, high
 
     @cached_part

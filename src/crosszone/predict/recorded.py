@@ -264,7 +264,11 @@ def record_scenario(p: Predictor, *, most_passes: int) -> RecordedScenario:
             p.batch,
             model=_name_columns(
                 "model",
-                build_model_columns(placed.case.model, vocab_multiple=p.framework.find_vocab_multiple(p.strategy.tp, p.strategy.pp), tp=p.strategy.tp),
+                build_model_columns(
+                    placed.case.model,
+                    vocab_multiple=p.framework.find_vocab_multiple(p.strategy.tp, p.strategy.pp),
+                    tp=p.strategy.tp,
+                ),
             ),
             work=_name_columns("work", _record_work_columns(placed, p)),
             gpu=_name_columns("gpu", placed.build_gpu_columns()),

@@ -19,7 +19,8 @@ MOST_ASSUMED = 20
 MOST_RUNS = 20  # Runs of a folder that are shown: those farthest off; --csv and --json have all
 MOST_JOBS = 10  # Jobs shown side by side, where there is room for so many
 GAP = 3  # Columns between two columns of a table
-ERRORS = ">mape_pct >median_ape_pct >within_10_pct >within_20_pct >bias_pct >band_coverage_pct >band_width_pct"  # Columns of scores
+# Columns of scores
+ERRORS = ">mape_pct >median_ape_pct >within_10_pct >within_20_pct >bias_pct >band_coverage_pct >band_width_pct"
 
 
 def build_runs_sections(accuracy: Accuracy, text: AnswerText) -> list[Section]:
