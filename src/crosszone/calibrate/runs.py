@@ -323,7 +323,7 @@ class RunReader:
             recompute=row.get("recompute", ""),
             notes=row.get("notes", ""),
         )
-        strategy = build_strategy(cells, text, axes, batch, model.layers, per_node, assumed)
+        strategy = build_strategy(cells, text, axes, batch, model, per_node, assumed)
         if text.precision is None:
             assumed.add("precision", text.defaults.precision)
         job = _build_row_job(seq_len, batch, text.precision or text.defaults.precision, text.optimizer, text)

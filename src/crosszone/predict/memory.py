@@ -77,7 +77,12 @@ def find_fullest(p: Predictor) -> tuple[StageBytes, npt.NDArray[np.intp]]:
     """Bytes of every row and stage, and of each stage the class of replicas whose GPU comes nearest to its limit."""
     b, placed = p.batch, p.placed
     stage_bytes = estimate_stage_memory(
-        b.model, b.work, b.stack, b.build_stage_layers(), p.memory_coefficients, in_flight=_count_in_flight(p)
+        b.model,
+        b.work,
+        b.stack,
+        b.build_stage_layers(),
+        p.memory_coefficients,
+        in_flight=count_row_micro_batches_in_flight(p),
     )
     # against its own limit, not in bytes: a smaller GPU may be full where a larger one holds more
     group_KS = placed.group[:, placed.replica_classes[0], 0, 0].T
@@ -87,7 +92,7 @@ def find_fullest(p: Predictor) -> tuple[StageBytes, npt.NDArray[np.intp]]:
     )
 
 
-def _count_in_flight(p: Predictor) -> npt.NDArray[np.float64]:
+def count_row_micro_batches_in_flight(p: Predictor) -> npt.NDArray[np.float64]:
     """Micro-batches that each stage holds at a time, of every row: replica classes have their own number of them."""
     s = p.strategy
     in_flight_KS = [

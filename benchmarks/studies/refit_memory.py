@@ -1,0 +1,152 @@
+"""Fit the memory coefficients of a software stack to the peaks of its measured runs, and score the fit on halves.
+
+    python benchmarks/studies/refit_memory.py src/crosszone/measured/ultrascale_sweep.csv --stack nanotron
+
+Robust least squares on log(predicted / measured) over FIELDS of the stack in `cost/profiles/memory.yaml`, from the
+values there. Rows whose notes say DOUBTFUL and groups of --without GPUs are left out of the fit; the errors printed are
+of all rows. Halves are drawn by (model, GPUs), and row by row: a fit on one half is scored on the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import least_squares  # type: ignore[import-untyped]
+
+from crosszone.calibrate.predicted import build_run_predictor
+from crosszone.calibrate.runs import MeasuredRun, read_runs
+from crosszone.cost.memory import GIB, estimate_stage_peaks, read_memory_coefficients
+from crosszone.cost.profile import Profiles
+from crosszone.predict.batch import Batch, join_batches
+from crosszone.predict.memory import count_row_micro_batches_in_flight
+
+# What is fitted, with its bounds. The others are counted from the operators, or assumed.
+FIELDS: Mapping[str, tuple[float, float]] = {
+    "base_gib": (0.0, 8.0),
+    "norm_bytes": (2.0, 16.0),
+    "logit_bytes": (2.0, 24.0),
+    "gradient_copy_bytes": (0.0, 8.0),
+    "reduce_bytes": (0.0, 16.0),
+    "gathered_ahead": (0.1, 2.0),
+    "gathered_work": (0.3, 30.0),
+}
+OUTLIER = 0.05  # Errors beyond this count less and less (Cauchy): some rows ran with other options than their group
+DEEP = 8  # Pipelines deeper than this are computed apart, so that short ones are not padded to their length
+SEED = 7
+DRAWS = 10  # Fits on halves that tell how sure a value is
+
+
+@dataclass(frozen=True)
+class MemoryRows:
+    """Runs of one stack as arrays; their peaks follow from any coefficients."""
+
+    runs: Sequence[MeasuredRun]
+    parts: Sequence[tuple[npt.NDArray[np.int64], Batch, npt.NDArray[np.float64]]]
+    measured_gib: npt.NDArray[np.float64]
+
+    def predict_gib(self, stack: str, values: Mapping[str, float]) -> npt.NDArray[np.float64]:
+        """Peak of each run's measured stages."""
+        k = replace(read_memory_coefficients(stack), **values)
+        peaks = np.empty(len(self.runs))
+        for index, batch, in_flight in self.parts:
+            stages = batch.build_stage_layers()
+            total, _ = estimate_stage_peaks(batch.model, batch.work, batch.stack, stages, k, in_flight)
+            of_first = np.array([bool(self.runs[i].facts.get("memory_of_first_stage")) for i in index])
+            peaks[index] = np.where(of_first, total[:, 0], total.max(axis=1)) / GIB
+        return peaks
+
+    def fit(self, stack: str, used: npt.NDArray[np.bool_]) -> dict[str, float]:
+        """The values of FIELDS that meet the rows `used` best."""
+        start = np.array([getattr(read_memory_coefficients(stack), name) for name in FIELDS])
+        low, high = np.array(list(FIELDS.values())).T
+
+        def compute_residuals(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+            log_error = np.log(self.predict_gib(stack, dict(zip(FIELDS, values, strict=True))) / self.measured_gib)
+            return np.asarray(log_error[used])
+
+        options: dict[str, Any] = {"f_scale": OUTLIER, "x_scale": np.maximum(start, 0.3), "diff_step": 1e-4}
+        first = np.clip(start, low + 1e-6, high - 1e-6)
+        rough = least_squares(compute_residuals, first, bounds=(low, high), loss="soft_l1", **options)
+        fitted = least_squares(compute_residuals, rough.x, bounds=(low, high), loss="cauchy", **options)
+        return dict(zip(FIELDS, fitted.x.tolist(), strict=True))
+
+
+def build_memory_rows(runs: Sequence[MeasuredRun]) -> MemoryRows:
+    """The runs as arrays, deep pipelines apart."""
+    profiles, parts = Profiles.load(), []
+    deep = np.array([run.case.strategy.pp > DEEP for run in runs])
+    for group in (np.flatnonzero(~deep), np.flatnonzero(deep)):
+        if not len(group):
+            continue
+        predictors = [build_run_predictor(runs[i], profiles) for i in group.tolist()]
+        batch = join_batches([_keep_first_row(predictor.batch) for predictor in predictors])
+        in_flight = np.zeros(batch.counts.shape)
+        for row, predictor in enumerate(predictors):
+            counts = count_row_micro_batches_in_flight(predictor)[0]
+            in_flight[row, : len(counts)] = counts
+        parts.append((group, batch, in_flight))
+    return MemoryRows(runs, parts, np.array([run.memory_gib for run in runs], dtype=float))
+
+
+def _keep_first_row(batch: Batch) -> Batch:
+    """Replicas of a measured run are alike."""
+    moe_counts = None if batch.moe_counts is None else batch.moe_counts[:1]
+    return replace(batch, counts=batch.counts[:1], moe_counts=moe_counts)
+
+
+def split_halves(
+    keys: Sequence[object], generator: np.random.Generator
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Two halves of the keys, drawn at random: rows of equal keys stay together."""
+    distinct = sorted(set(keys), key=str)
+    chosen = {distinct[i] for i in generator.permutation(len(distinct))[: len(distinct) // 2]}
+    half = np.array([key in chosen for key in keys])
+    return half, ~half
+
+
+def describe_errors(predicted: npt.NDArray[np.float64], measured: npt.NDArray[np.float64]) -> str:
+    """Mean and median size of the errors, and how many rows are more than 5 % low."""
+    error = 100.0 * (predicted / measured - 1.0)
+    size, low = np.abs(error), 100.0 * np.mean(error < -5.0)
+    return f"{len(error)} rows: mean {size.mean():.1f} %, median {np.median(size):.1f} %, {low:.1f} % of them 5 % low"
+
+
+def main() -> None:
+    """Fit, and print the values with the errors on rows that were seen and that were not."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--stack", required=True)
+    parser.add_argument("--without", type=int, action="append", default=[512], help="GPUs of groups to leave out")
+    options = parser.parse_args()
+    runs = [run for file in options.files for run in read_runs(file)[0] if run.memory_gib]
+    rows = build_memory_rows([run for run in runs if run.stack == options.stack])
+    usable = np.array(
+        [not run.facts.get("doubtful") and run.case.cluster.gpus not in options.without for run in rows.runs]
+    )
+    values = rows.fit(options.stack, usable)
+    generator = np.random.default_rng(SEED)
+    groups = [(run.case.model.name, run.case.cluster.gpus) for run in rows.runs]
+    halves = [half for _ in range(DRAWS // 2) for half in split_halves(groups, generator)]
+    spread = [rows.fit(options.stack, half & usable) for half in halves]
+    for name, value in values.items():
+        # half of the rows has twice the variance of all
+        error = np.std([values_of_half[name] for values_of_half in spread]) / np.sqrt(2.0) / max(value, 1e-9)
+        print(f"  {name}: {value:.3g}, error {100 * error:.0f} %")
+    predicted = rows.predict_gib(options.stack, values)
+    print("seen by the fit,", describe_errors(predicted[usable], rows.measured_gib[usable]))
+    print("all,", describe_errors(predicted, rows.measured_gib))
+    for title, keys in (("(model, GPUs)", groups), ("rows", [run.id for run in rows.runs])):
+        for seen in split_halves(keys, generator):
+            predicted = rows.predict_gib(options.stack, rows.fit(options.stack, seen & usable))
+            others = ~seen & usable
+            print(f"halves by {title}, other half:", describe_errors(predicted[others], rows.measured_gib[others]))
+
+
+if __name__ == "__main__":
+    main()
