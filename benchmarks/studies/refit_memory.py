@@ -1,10 +1,13 @@
 """Fit the memory coefficients of a software stack to the peaks of its measured runs, and score the fit on halves.
 
-    python benchmarks/studies/refit_memory.py src/crosszone/measured/ultrascale_sweep.csv --stack nanotron
+    python benchmarks/studies/refit_memory.py src/crosszone/measured/ultrascale_sweep.csv --stack nanotron \
+        --crashed src/crosszone/measured/ultrascale_crashed.csv
 
 Robust least squares on log(predicted / measured) over FIELDS of the stack in `cost/profiles/memory.yaml`, from the
 values there. Rows whose notes say DOUBTFUL and groups of --without GPUs are left out of the fit; the errors printed are
-of all rows. Halves are drawn by (model, GPUs), and row by row: a fit on one half is scored on the other.
+of all rows. With --crashed also: how many of the configurations of the other half that ran and that crashed would be
+called `no`, after a fit that saw neither. Halves are drawn by (model, GPUs), and row by row: a fit on one half is
+scored on the other.
 """
 
 from __future__ import annotations
@@ -19,11 +22,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
+from crosszone.calibrate.fits import read_configurations
 from crosszone.calibrate.predicted import build_run_predictor
 from crosszone.calibrate.runs import MeasuredRun, read_runs
 from crosszone.cost.memory import GIB, estimate_stage_peaks, read_memory_coefficients
 from crosszone.cost.profile import Profiles
 from crosszone.predict.batch import Batch, join_batches
+from crosszone.predict.fits import choose_verdict, estimate_fits_probability
 from crosszone.predict.memory import count_row_micro_batches_in_flight
 
 # What is fitted, with its bounds. The others are counted from the operators, or assumed.
@@ -50,14 +55,14 @@ class MemoryRows:
     parts: Sequence[tuple[npt.NDArray[np.int64], Batch, npt.NDArray[np.float64]]]
     measured_gib: npt.NDArray[np.float64]
 
-    def predict_gib(self, stack: str, values: Mapping[str, float]) -> npt.NDArray[np.float64]:
-        """Peak of each run's measured stages."""
+    def predict_gib(self, stack: str, values: Mapping[str, float], *, fullest: bool = False) -> npt.NDArray[np.float64]:
+        """Peak of each run's measured stages, or of its fullest."""
         k = replace(read_memory_coefficients(stack), **values)
         peaks = np.empty(len(self.runs))
         for index, batch, in_flight in self.parts:
             stages = batch.build_stage_layers()
             total, _ = estimate_stage_peaks(batch.model, batch.work, batch.stack, stages, k, in_flight)
-            of_first = np.array([bool(self.runs[i].facts.get("memory_of_first_stage")) for i in index])
+            of_first = np.array([bool(self.runs[i].facts.get("memory_of_first_stage")) for i in index]) & (not fullest)
             peaks[index] = np.where(of_first, total[:, 0], total.max(axis=1)) / GIB
         return peaks
 
@@ -110,6 +115,35 @@ def split_halves(
     return half, ~half
 
 
+def count_flags(rows: MemoryRows, stack: str, values: Mapping[str, float]) -> npt.NDArray[np.bool_]:
+    """Which runs are predicted not to fit."""
+    peaks = rows.predict_gib(stack, values, fullest=True)
+    limits = np.array([run.case.cluster.zones[0].nodes[0].gpu.memory_gib for run in rows.runs])
+    chances = estimate_fits_probability(peaks, limits, stack)
+    return np.array([choose_verdict(chance) == "no" for chance in chances])
+
+
+def get_group(run: MeasuredRun) -> tuple[str, int]:
+    """What halves keep together."""
+    return run.case.model.name, run.case.cluster.gpus
+
+
+def print_verdicts(
+    rows: MemoryRows, crashed: MemoryRows, stack: str, usable: npt.NDArray[np.bool_], generator: np.random.Generator
+) -> None:
+    """Configurations called `no` in halves that the fit did not see; both halves of each draw together."""
+    groups = [get_group(run) for run in (*rows.runs, *crashed.runs)]
+    for _ in range(DRAWS // 2):
+        flagged = np.zeros(len(groups), dtype=bool)
+        for seen in split_halves(groups, generator):
+            values = rows.fit(stack, seen[: len(rows.runs)] & usable)
+            flags = np.concatenate([count_flags(part, stack, values) for part in (rows, crashed)])
+            flagged = np.where(seen, flagged, flags)
+        ran, others = flagged[: len(rows.runs)], flagged[len(rows.runs) :]
+        print(f"halves by (model, GPUs): {100 * others.mean():.1f} % of {len(others)} crashes foreseen,", end=" ")
+        print(f"{100 * ran.mean():.2f} % of {len(ran)} that ran called no")
+
+
 def describe_errors(predicted: npt.NDArray[np.float64], measured: npt.NDArray[np.float64]) -> str:
     """Mean and median size of the errors, and how many rows are more than 5 % low."""
     error = 100.0 * (predicted / measured - 1.0)
@@ -123,6 +157,7 @@ def main() -> None:
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--stack", required=True)
     parser.add_argument("--without", type=int, action="append", default=[512], help="GPUs of groups to leave out")
+    parser.add_argument("--crashed", type=Path, help="configurations that crashed")
     options = parser.parse_args()
     runs = [run for file in options.files for run in read_runs(file)[0] if run.memory_gib]
     rows = build_memory_rows([run for run in runs if run.stack == options.stack])
@@ -131,7 +166,7 @@ def main() -> None:
     )
     values = rows.fit(options.stack, usable)
     generator = np.random.default_rng(SEED)
-    groups = [(run.case.model.name, run.case.cluster.gpus) for run in rows.runs]
+    groups = [get_group(run) for run in rows.runs]
     halves = [half for _ in range(DRAWS // 2) for half in split_halves(groups, generator)]
     spread = [rows.fit(options.stack, half & usable) for half in halves]
     for name, value in values.items():
@@ -146,6 +181,9 @@ def main() -> None:
             predicted = rows.predict_gib(options.stack, rows.fit(options.stack, seen & usable))
             others = ~seen & usable
             print(f"halves by {title}, other half:", describe_errors(predicted[others], rows.measured_gib[others]))
+    if options.crashed:
+        crashed = [row for row in read_configurations(options.crashed) if isinstance(row, MeasuredRun)]
+        print_verdicts(rows, build_memory_rows(crashed), options.stack, usable, generator)
 
 
 if __name__ == "__main__":

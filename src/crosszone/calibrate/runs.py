@@ -199,13 +199,13 @@ def read_runs(path: Path) -> tuple[list[MeasuredRun], list[Skipped]]:
 def iterate_runs(path: Path) -> Iterator[MeasuredRun | Skipped]:
     """The rows of a CSV file one by one, in its order."""
     reader = RunReader()
-    for number, row in enumerate(_iterate_rows(path, (*NEEDED, *MEASURED)), start=1):
+    for number, row in enumerate(iterate_rows(path, (*NEEDED, *MEASURED)), start=1):
         yield reader.read(row if row.get("id") else {**row, "id": f"row {number}"})
 
 
 def read_doubtful(path: Path) -> dict[str, str]:
     """Reason by id of the rows that contradict their neighbours."""
-    return {row["id"]: row["reason"] for row in _iterate_rows(path, ("id", "reason")) if row.get("id")}
+    return {row["id"]: row["reason"] for row in iterate_rows(path, ("id", "reason")) if row.get("id")}
 
 
 def parse_source(run_id: str) -> str:
@@ -230,7 +230,7 @@ def compute_step_s_from_tflops(
     return per_token * job.tokens_per_step / (tflops_per_gpu * 1e12 * gpus)
 
 
-def _iterate_rows(path: Path, needed: tuple[str, ...]) -> Iterator[dict[str, str]]:
+def iterate_rows(path: Path, needed: tuple[str, ...]) -> Iterator[dict[str, str]]:
     """Rows by column name, stripped; a row that is not CSV comes as one with `unreadable`."""
     name = str(path)
     try:
@@ -268,6 +268,8 @@ class RunReader:
 
     architectures: Architectures = field(default_factory=lambda: Architectures(catalogue()))
     clusters: Clusters = field(default_factory=lambda: Clusters(catalogue()))
+    needs_figures: bool = True
+    """Whether a row without a measured figure is refused."""
     first_ids: dict[bytes, str] = field(default_factory=dict)
     """First id by fingerprint of the set-up with its figures, and of all columns but the figures."""
 
@@ -290,7 +292,8 @@ class RunReader:
         seq_len = _require_integer(row, "seq_len", "no_batch", "The sequence length is not stated.")
         batch = _require_integer(row, "global_batch", "no_batch", "The global batch is not stated.")
         step_s, tokens, memory = (read_number(row, key) for key in MEASURED)
-        if not (step_s or tokens or memory or (text.rate and read_number(row, text.rate.column))):
+        has_figures = step_s or tokens or memory or (text.rate and read_number(row, text.rate.column))
+        if self.needs_figures and not has_figures:
             raise RowError("not_measured", "No step time, tokens/s or memory is published.")
         assumed = Assumptions()
         cluster, cluster_assumptions = self.clusters.build(

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from crosszone.cost.coefficients import Coefficients, compute_band_factors
+from crosszone.cost.coefficients import Coefficients
 from crosszone.cost.collectives import best_bucket_bytes
 from crosszone.cost.columns import Numbers
 from crosszone.cost.memory import GIB
@@ -54,6 +54,7 @@ from crosszone.plan.layouts import (
     list_zone_orders,
 )
 from crosszone.predict.batch import compute_bucket_bytes
+from crosszone.predict.fits import compute_peak_factors
 from crosszone.predict.memory import get_host_gib
 from crosszone.predict.parts import cached_part
 from crosszone.predict.placed_strategy import select_transport
@@ -333,13 +334,18 @@ class SearchSettings:
         """Share of a GPU's memory that the expected peak may take."""
         if not self.safe:
             return 1.0
-        measured = all(self.profiles.select(group.gpu, self.stack).stack_measured for group in self.groups)
-        return 1.0 / float(compute_band_factors(stack_measured=measured, memory=True)[1])
+        return 1.0 / compute_peak_factors(self.stack)[1]
 
     @cached_property
     def memory_bytes(self) -> list[tuple[float, float]]:
         """What a GPU of each node group has for the expected peak, on itself and in its node."""
-        return [(self.memory_share * group.gpu.memory_gib * GIB, get_host_gib(group) * GIB) for group in self.groups]
+        # a framework that never offloads needs no memory of its hosts
+        offloads = any(value != "none" for value in self.framework.offload)
+        host_gib = [get_host_gib(group) if offloads else math.inf for group in self.groups]
+        return [
+            (self.memory_share * group.gpu.memory_gib * GIB, host * GIB)
+            for group, host in zip(self.groups, host_gib, strict=True)
+        ]
 
     @cached_property
     def coefficients(self) -> list[Coefficients]:
