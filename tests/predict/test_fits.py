@@ -14,6 +14,7 @@ from crosszone.plan.planner import plan
 from crosszone.predict.fits import (
     choose_verdict,
     compute_peak_factors,
+    compute_safe_share,
     estimate_fits_probability,
     get_spread,
     read_fits_profile,
@@ -47,6 +48,15 @@ def test_a_stack_without_measured_peaks_is_less_sure():
     assert choose_verdict(estimate_fits_probability(70, 80, "fsdp")) == "tight"
     assert choose_verdict(estimate_fits_probability(85, 80, "nanotron")) == "no"
     assert choose_verdict(estimate_fits_probability(85, 80, "fsdp")) == "tight"
+
+
+@pytest.mark.parametrize("stack", ["nanotron", "megatron-core", "fsdp"])
+def test_a_safe_peak_is_one_with_the_verdict_yes(stack: str):
+    """[M12] Up to the share u x 3^-s and no further."""
+    share = compute_safe_share(stack)
+    assert share == pytest.approx(USABLE / 3 ** get_spread(stack))
+    verdicts = [choose_verdict(estimate_fits_probability(80 * x, 80, stack)) for x in (share * 0.999, share * 1.001)]
+    assert verdicts == ["yes", "tight"]
 
 
 @examples(60)

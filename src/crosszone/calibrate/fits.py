@@ -21,6 +21,7 @@ from crosszone.calibrate.runs_inference import Row
 from crosszone.cost.profile import Profiles
 from crosszone.errors import InputError
 from crosszone.predict.fits import Verdict
+from crosszone.predict.prediction import Memory
 
 NEEDED = ("model", "gpu", "gpus", "seq_len", "global_batch")
 # What a file of configurations that crashed leaves out where all its rows are alike: the sweep's framework and options.
@@ -92,12 +93,17 @@ def _complete_row(row: Row, number: int) -> dict[str, str]:
 
 def predict_verdicts(runs: Iterable[MeasuredRun], profiles: Profiles) -> list[Verdict | None]:
     """The verdict on each run's memory; None where it cannot be predicted."""
-    return [_predict_verdict(run, profiles) for run in runs]
+    return [None if memory is None else memory.verdict for memory in predict_memories(runs, profiles)]
 
 
-def _predict_verdict(run: MeasuredRun, profiles: Profiles) -> Verdict | None:
+def predict_memories(runs: Iterable[MeasuredRun], profiles: Profiles) -> list[Memory | None]:
+    """The predicted memory of each run; None where it cannot be predicted."""
+    return [_predict_memory(run, profiles) for run in runs]
+
+
+def _predict_memory(run: MeasuredRun, profiles: Profiles) -> Memory | None:
     try:
-        return build_run_predictor(run, profiles).memory.verdict
+        return build_run_predictor(run, profiles).memory
     except InputError:
         return None
 

@@ -54,7 +54,7 @@ from crosszone.plan.layouts import (
     list_zone_orders,
 )
 from crosszone.predict.batch import compute_bucket_bytes
-from crosszone.predict.fits import compute_peak_factors
+from crosszone.predict.fits import compute_safe_share
 from crosszone.predict.memory import get_host_gib
 from crosszone.predict.parts import cached_part
 from crosszone.predict.placed_strategy import select_transport
@@ -327,14 +327,14 @@ class SearchSettings:
     wan_bucket_mb: float | None = None
     """MB of a whole model's gradients that go together between zones (`buckets`); None: as pinned or usual."""
     safe: bool = False
-    """Memory must suffice even at the high end of its range."""
+    """Memory must suffice with the verdict `yes`."""
 
     @cached_property
     def memory_share(self) -> float:
         """Share of a GPU's memory that the expected peak may take."""
         if not self.safe:
             return 1.0
-        return 1.0 / compute_peak_factors(self.stack)[1]
+        return compute_safe_share(self.stack)
 
     @cached_property
     def memory_bytes(self) -> list[tuple[float, float]]:

@@ -54,6 +54,13 @@ def compute_peak_factors(stack: str) -> tuple[float, float]:
     return 1.0 / factor, factor
 
 
+def compute_safe_share(stack: str) -> float:
+    """Share of a GPU's memory up to which a peak has the verdict yes. [M12]"""
+    profile = read_fits_profile()
+    likely = profile["verdicts"]["yes_from"]
+    return float(profile["usable"]["value"] * ((1.0 - likely) / likely) ** get_spread(stack))
+
+
 def choose_verdict(probability: float) -> Verdict:
     """Yes or no where one is likely enough, else tight. [M12]"""
     verdicts = read_fits_profile()["verdicts"]
