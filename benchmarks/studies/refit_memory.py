@@ -2,6 +2,7 @@
 
     python benchmarks/studies/refit_memory.py src/crosszone/measured/ultrascale_sweep.csv --stack nanotron \
         --crashed src/crosszone/measured/ultrascale_crashed.csv
+    python benchmarks/studies/refit_memory.py src/crosszone/measured/{measured_runs*,ultrascale_sweep}.csv --spreads
 
 Robust least squares on log(predicted / measured) over FIELDS of the stack in `cost/profiles/memory.yaml`, from the
 values there. Rows whose notes say DOUBTFUL and groups of --without GPUs are left out of the fit; the errors printed are
@@ -22,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
+from crosszone.calibrate.fit import read_doubtful_reasons
 from crosszone.calibrate.fits import read_configurations
 from crosszone.calibrate.predicted import build_run_predictor
 from crosszone.calibrate.runs import MeasuredRun, read_runs
@@ -44,6 +46,9 @@ FIELDS: Mapping[str, tuple[float, float]] = {
 OUTLIER = 0.05  # Errors beyond this count less and less (Cauchy): some rows ran with other options than their group
 DEEP = 8  # Pipelines deeper than this are computed apart, so that short ones are not padded to their length
 SEED = 7
+UNKNOWN = "generic"  # A stack of which no memory was measured
+PRIOR_ROWS = 10  # Rows that the common spread counts as beside a stack's own
+MEAN_OVER_SCALE = 2.0 * np.log(2.0)  # Mean size of a logistic variable over its scale
 DRAWS = 10  # Fits on halves that tell how sure a value is
 
 
@@ -144,6 +149,26 @@ def print_verdicts(
         print(f"{100 * ran.mean():.2f} % of {len(ran)} that ran called no")
 
 
+def print_spreads(runs: Sequence[MeasuredRun]) -> None:
+    """Of each stack: its own spread, shrunk to the common one, which is the mean of all stacks predicted as unknown."""
+    by_stack: dict[str, list[MeasuredRun]] = {}
+    for run in runs:
+        by_stack.setdefault(run.stack, []).append(run)
+    own, unknown, bias = {}, [], []
+    for stack, of_stack in by_stack.items():
+        rows = build_memory_rows(of_stack)
+        own[stack] = np.log(rows.measured_gib / rows.predict_gib(stack, {}))
+        as_unknown = np.log(rows.measured_gib / rows.predict_gib(UNKNOWN, {}))
+        unknown.append(np.abs(as_unknown).mean())
+        bias.append(as_unknown.mean())
+    common = float(np.mean(unknown)) / MEAN_OVER_SCALE
+    print(f"common: {common:.2f}, bias {100 * float(np.mean(bias)):+.0f} % over {len(own)} stacks")
+    for stack, log_error in own.items():
+        n, scale = len(log_error), float(np.abs(log_error).mean()) / MEAN_OVER_SCALE
+        shrunk = (n * scale + PRIOR_ROWS * common) / (n + PRIOR_ROWS)
+        print(f"  {stack}: {shrunk:.3f} (own {scale:.3f}, n {n})")
+
+
 def describe_errors(predicted: npt.NDArray[np.float64], measured: npt.NDArray[np.float64]) -> str:
     """Mean and median size of the errors, and how many rows are more than 5 % low."""
     error = 100.0 * (predicted / measured - 1.0)
@@ -155,11 +180,16 @@ def main() -> None:
     """Fit, and print the values with the errors on rows that were seen and that were not."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+")
-    parser.add_argument("--stack", required=True)
+    parser.add_argument("--stack", help="stack to fit")
+    parser.add_argument("--spreads", action="store_true", help="only the spreads of all stacks, for fits.yaml")
     parser.add_argument("--without", type=int, action="append", default=[512], help="GPUs of groups to leave out")
     parser.add_argument("--crashed", type=Path, help="configurations that crashed")
     options = parser.parse_args()
-    runs = [run for file in options.files for run in read_runs(file)[0] if run.memory_gib]
+    doubtful = read_doubtful_reasons(options.files[0], None)
+    runs = [run for file in options.files for run in read_runs(file)[0] if run.memory_gib and run.id not in doubtful]
+    if options.spreads:
+        print_spreads([run for run in runs if run.duplicate_of is None])
+        return
     rows = build_memory_rows([run for run in runs if run.stack == options.stack])
     usable = np.array(
         [not run.facts.get("doubtful") and run.case.cluster.gpus not in options.without for run in rows.runs]
