@@ -53,7 +53,7 @@ function useTiles(prediction) {
     run.kwh
       ? { key: "energy", path: "run.kwh", value: run.kwh.expected, shown: large(run.kwh.expected), unit: "kWh", below: [run.co2_kg ? said("energy_co2", { co2: amount(run.co2_kg.expected / 1000) }) : t("plan.no_carbon"), said("energy_kw", { kw: amount(run.kw) })] }
       : { key: "energy", path: "run.kw", value: run.kw ?? null, shown: amount(run.kw), unit: run.kw === null ? "" : "kW", below: run.kw === null ? [said("energy_unknown")] : [] },
-    { key: "memory", path: "memory_gib.peak", value: memory.peak.expected, shown: amount(memory.peak.expected), unit: t("plan.of_gib", { limit: amount(memory.limit) }), below: [range(memory.peak), t("plan.likely", { probability: percent(memory.fits_probability) }), t("plan.fullest", { stage: memory.worst_stage })] },
+    { key: "memory", path: "memory_gib.peak", value: memory.peak.expected, shown: amount(memory.peak.expected), unit: t("plan.of_gib", { limit: amount(memory.limit) }), below: [range(memory.peak), t("plan.likely", { probability: `${Math.round(100 * memory.fits_probability)}%` }), t("plan.fullest", { stage: memory.worst_stage })] },
   ];
 }
 
