@@ -380,7 +380,7 @@ def _count_verdicts(memories: Sequence[Memory | None], rows: int) -> dict[str, f
 def _bin_probabilities(
     memories: Mapping[str, Sequence[Memory | None]],
 ) -> Iterable[tuple[str, dict[str, float | None]]]:
-    stated = {name: np.array([m.fits_probability for m in found if m]) for name, found in memories.items()}
+    stated = {name: np.array([m.fits_probability for m in predicted if m]) for name, predicted in memories.items()}
     for low, high in pairwise(FITS_BINS):
         inside = {name: int(((low <= p) & (p < high)).sum()) for name, p in stated.items()}
         total = sum(inside.values())

@@ -7,8 +7,8 @@
 Robust least squares on log(predicted / measured) over FIELDS of the stack in `cost/profiles/memory.yaml`, from the
 values there. Rows whose notes say DOUBTFUL and groups of --without GPUs are left out of the fit; the errors printed are
 of all rows. With --crashed also: how many of the configurations of the other half that ran and that crashed would be
-called `no`, after a fit that saw neither. Halves are drawn by (model, GPUs), and row by row: a fit on one half is
-scored on the other.
+called `no`, after a fit of coefficients and distribution that saw neither; the verdicts' thresholds are those of
+fits.yaml. Halves are drawn by (model, GPUs), and row by row: a fit on one half is scored on the other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import least_squares  # type: ignore[import-untyped]
+from scipy.optimize import least_squares, minimize  # type: ignore[import-untyped]
 
 from crosszone.calibrate.fit import read_doubtful_reasons
 from crosszone.calibrate.fits import read_configurations
@@ -30,7 +30,7 @@ from crosszone.calibrate.runs import MeasuredRun, read_runs
 from crosszone.cost.memory import GIB, estimate_stage_peaks, read_memory_coefficients
 from crosszone.cost.profile import Profiles
 from crosszone.predict.batch import Batch, join_batches
-from crosszone.predict.fits import choose_verdict, estimate_fits_probability
+from crosszone.predict.fits import read_fits_profile
 from crosszone.predict.memory import count_row_micro_batches_in_flight
 
 # What is fitted, with its bounds. The others are counted from the operators, or assumed.
@@ -120,12 +120,31 @@ def split_halves(
     return half, ~half
 
 
-def count_flags(rows: MemoryRows, stack: str, values: Mapping[str, float]) -> npt.NDArray[np.bool_]:
-    """Which runs are predicted not to fit."""
-    peaks = rows.predict_gib(stack, values, fullest=True)
+def compute_log_ratios(rows: MemoryRows, stack: str, values: Mapping[str, float]) -> npt.NDArray[np.float64]:
+    """log(predicted peak of the fullest stage / memory of the GPU) of each run."""
     limits = np.array([run.case.cluster.zones[0].nodes[0].gpu.memory_gib for run in rows.runs])
-    chances = estimate_fits_probability(peaks, limits, stack)
-    return np.array([choose_verdict(chance) == "no" for chance in chances])
+    return np.asarray(np.log(rows.predict_gib(stack, values, fullest=True) / limits))
+
+
+def fit_distribution(ran: npt.NDArray[np.float64], crashed: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Likeliest log of the usable share, and spread [M12], of configurations that ran and that crashed.
+
+    A share of the crashes has other reasons, and a share of those that ran was predicted with other options than they
+    had: both are fitted beside the two, so that such rows do not decide.
+    """
+
+    def compute_loss(x: npt.NDArray[np.float64]) -> float:
+        other_crashes, other_runs = 1.0 / (1.0 + np.exp(-x[2:]))
+
+        def estimate_ran(ratio: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+            fits = 1.0 / (1.0 + np.exp(np.clip((ratio - x[0]) / np.exp(x[1]), -300.0, 300.0)))
+            chance = (1.0 - other_crashes) * fits + other_runs * (1.0 - fits)
+            return np.asarray(np.clip(chance, 1e-12, 1.0 - 1e-12))
+
+        return -float(np.log(estimate_ran(ran)).sum() + np.log(1.0 - estimate_ran(crashed)).sum())
+
+    fitted = minimize(compute_loss, [0.0, np.log(0.05), -3.0, -4.0], method="Nelder-Mead", options={"maxiter": 4000})
+    return float(fitted.x[0]), float(np.exp(fitted.x[1]))
 
 
 def get_group(run: MeasuredRun) -> tuple[str, int]:
@@ -136,17 +155,20 @@ def get_group(run: MeasuredRun) -> tuple[str, int]:
 def print_verdicts(
     rows: MemoryRows, crashed: MemoryRows, stack: str, usable: npt.NDArray[np.bool_], generator: np.random.Generator
 ) -> None:
-    """Configurations called `no` in halves that the fit did not see; both halves of each draw together."""
+    """Configurations called `no` in halves that neither the coefficients nor the distribution have seen."""
     groups = [get_group(run) for run in (*rows.runs, *crashed.runs)]
+    has_crashed = np.arange(len(groups)) >= len(rows.runs)
+    likely = read_fits_profile()["verdicts"]["no_below"]
     for _ in range(DRAWS // 2):
         flagged = np.zeros(len(groups), dtype=bool)
         for seen in split_halves(groups, generator):
             values = rows.fit(stack, seen[: len(rows.runs)] & usable)
-            flags = np.concatenate([count_flags(part, stack, values) for part in (rows, crashed)])
-            flagged = np.where(seen, flagged, flags)
-        ran, others = flagged[: len(rows.runs)], flagged[len(rows.runs) :]
-        print(f"halves by (model, GPUs): {100 * others.mean():.1f} % of {len(others)} crashes foreseen,", end=" ")
-        print(f"{100 * ran.mean():.2f} % of {len(ran)} that ran called no")
+            ratios = np.concatenate([compute_log_ratios(part, stack, values) for part in (rows, crashed)])
+            share, spread = fit_distribution(ratios[seen & ~has_crashed], ratios[seen & has_crashed])
+            flagged = np.where(seen, flagged, ratios > share + spread * np.log((1.0 - likely) / likely))
+        foreseen, alarms = 100.0 * flagged[has_crashed].mean(), 100.0 * flagged[~has_crashed].mean()
+        print(f"halves by (model, GPUs): {foreseen:.1f} % of {has_crashed.sum()} crashes foreseen,", end=" ")
+        print(f"{alarms:.2f} % of {(~has_crashed).sum()} that ran called no")
 
 
 def print_spreads(runs: Sequence[MeasuredRun]) -> None:

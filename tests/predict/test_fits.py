@@ -136,7 +136,7 @@ def test_no_plan_needs_more_of_a_host_than_it_has(host_gib: int):
     """The fastest plans of a model that fills the GPUs: offload as far as the hosts' memory goes."""
     cluster = one_zone(8, memory_gib=host_gib)
     plans = plan(scenario(model="llama-2-13b", job=DEEPSPEED, cluster=cluster)).plans
-    for found in plans:
-        memory = found.prediction.memory_gib
+    for recommended in plans:
+        memory = recommended.prediction.memory_gib
         assert memory.verdict != "no"
         assert all(stage.host * 8 <= host_gib for stage in memory.stages)
