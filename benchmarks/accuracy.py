@@ -1,7 +1,7 @@
 """How accurate predictions are; `python benchmarks/accuracy.py` prints the tables and updates RESULTS.md.
 
 Runs are those that come with the program (or of the folder given). With --quick the cross-validation, which takes
-minutes, is left out and its last section kept.
+minutes, is left out and its last section kept; with --fits only the verdicts on memory are counted.
 """
 
 from __future__ import annotations
@@ -9,10 +9,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "studies"))  # uncertainty.py lies there
 
@@ -43,7 +47,9 @@ from crosszone.calibrate.fit import (
     read_doubtful_reasons,
     select_usable_runs,
 )
-from crosszone.calibrate.runs import read_runs
+from crosszone.calibrate.fits import predict_memories, read_configurations, score_fits
+from crosszone.calibrate.predicted import predict_runs
+from crosszone.calibrate.runs import MeasuredRun, read_runs
 from crosszone.calibrate.stability import read_stability_table
 from crosszone.calibrate.testbed import build_transfer_report
 from crosszone.cost.coefficients import read_pair_spread
@@ -51,6 +57,8 @@ from crosszone.cost.memory import read_memory_profiles
 from crosszone.cost.operator_profile import list_sampled_gpus, load_operator_profile
 from crosszone.cost.own_profiles import load_cluster_profile
 from crosszone.cost.profile import Profiles
+from crosszone.predict.fits import Verdict
+from crosszone.predict.prediction import Memory
 from results import write_section
 
 COLUMNS = {
@@ -77,6 +85,9 @@ RANKING = {
 }
 PLANNED = ("bigscience-bloom", "internevo", "vtrain-multi", "megatron-sc21", "simumax-b200")
 """Sources that tried many strategies on one cluster, as a planner does."""
+PEAK_FILES = ("measured_runs.csv", "measured_runs_2.csv", "measured_runs_h200.csv", "ultrascale_sweep.csv")
+PEAKS = {"rows": "rows", "mean %": "mean", "median %": "median", "lowest %": "lowest", "more than 5 % low, %": "low"}
+FITS_BINS = (0.0, 0.1, 0.3, 0.5, 0.75, 0.9, 1.01)
 LEFT_OUT = {
     "source": "whole sources",
     "model": "whole models",
@@ -339,6 +350,63 @@ def format_stability(path: Path, jobs: ComponentScores) -> list[str]:
     return format_table("stability of iterations", columns, lines)
 
 
+def score_verdicts(data: Path, profiles: Profiles) -> list[str]:
+    """Does it fit? Verdicts on configurations that ran and that crashed, and errors of the peaks of every file."""
+    files = {"ran": data / "ultrascale_sweep.csv", "crashed": data / "ultrascale_crashed.csv"}
+    rows = {name: read_configurations(path) for name, path in files.items()}
+    memories = {
+        name: predict_memories([row for row in entries if isinstance(row, MeasuredRun)], profiles)
+        for name, entries in rows.items()
+    }
+    counts = [(name, _count_verdicts(memories[name], len(entries))) for name, entries in rows.items()]
+    columns = {name: name for name in ("rows", "yes", "tight", "no", "no %")}
+    text = ["All rows of ultrascale_sweep.csv (ran) and ultrascale_crashed.csv (crashed; a few for other reasons).", ""]
+    text += format_table("configurations that", columns, counts)
+    text += format_table(
+        "stated probability that it fits", {"configurations": "rows", "ran %": "ran"}, _bin_probabilities(memories)
+    )
+    groups = score_fits(rows["ran"], rows["crashed"], profiles).groups.items()
+    columns = {"ran": "ran", "called no": "ran_flagged", "crashed": "crashed", "foreseen": "crashed_flagged"}
+    text += format_table("model and GPUs", columns, ((f"{m}, {g}", scored.as_dict()) for (m, g), scored in groups))
+    return text + format_table("peak memory, file", PEAKS, _score_peaks(data, profiles))
+
+
+def _count_verdicts(memories: Sequence[Memory | None], rows: int) -> dict[str, float]:
+    verdicts = Counter(memory.verdict for memory in memories if memory)
+    by_verdict = {name: verdicts[name] for name in get_args(Verdict)}
+    return {"rows": rows, **by_verdict, "no %": 100.0 * verdicts["no"] / rows}
+
+
+def _bin_probabilities(
+    memories: Mapping[str, Sequence[Memory | None]],
+) -> Iterable[tuple[str, dict[str, float | None]]]:
+    stated = {name: np.array([m.fits_probability for m in predicted if m]) for name, predicted in memories.items()}
+    for low, high in pairwise(FITS_BINS):
+        inside = {name: int(((low <= p) & (p < high)).sum()) for name, p in stated.items()}
+        total = sum(inside.values())
+        share = {"rows": total, "ran": 100.0 * inside["ran"] / total if total else None}
+        yield f"{100 * low:.0f}-{min(100 * high, 100):.0f} %", share
+
+
+def _score_peaks(data: Path, profiles: Profiles) -> Iterable[tuple[str, dict[str, float]]]:
+    left_out = set(read_doubtful_reasons(data / "measured_runs.csv", None))
+    for name in PEAK_FILES:
+        runs = [run for run in read_runs(data / name)[0] if run.memory_gib and run.id not in left_out]
+        measured_gib = np.array([run.memory_gib for run in runs if run.duplicate_of is None])
+        predicted = predict_runs([run for run in runs if run.duplicate_of is None], profiles).memory_gib
+        error = 100.0 * (predicted / measured_gib - 1.0)
+        yield (
+            name,
+            {
+                "rows": len(error),
+                "mean": float(np.abs(error).mean()),
+                "median": float(np.median(np.abs(error))),
+                "lowest": float(error.min()),
+                "low": 100.0 * float((error < -5.0).mean()),
+            },
+        )
+
+
 def format_operators() -> list[str]:
     """Errors of the shipped operator profiles by GPU and family of operators."""
     columns = {"samples": "samples", "random folds %": "error_pct", "unseen sizes %": "unseen_pct"}
@@ -358,8 +426,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path, nargs="?", default=measured.FOLDER)
     parser.add_argument("--quick", action="store_true", help="leave out the cross-validation")
+    parser.add_argument("--fits", action="store_true", help="only the verdicts on memory")
     arguments = parser.parse_args()
     profiles = Profiles.load_shipped()
+    verdicts = ["`python benchmarks/accuracy.py --fits`", "", *score_verdicts(arguments.data, profiles)]
+    write_section("Does it fit?", "\n".join(verdicts))
+    if arguments.fits:
+        return
     head = [
         "`python benchmarks/accuracy.py`: errors are |predicted / measured - 1|. " + count_coefficients(profiles),
         "",

@@ -279,3 +279,13 @@ def test_twenty_thousand_rows_are_read_in_seconds(tmp_path):
     path = written(tmp_path, *rows)
     runs, skipped = read_runs(path)
     assert len(runs) == 20_000 and not skipped
+
+
+@pytest.mark.parametrize(("stages", "layers"), [(2, (11, 5)), (4, (6, 5, 5, 0)), (1, None)])
+def test_nanotron_deals_layers_out_by_their_cost_with_the_heads(tmp_path, stages, layers):
+    """16 layers of 4 h^2 + 3 h f and a head of V h = 4 of them: shares of 10 (then of 5), ended by the layer that passes them."""
+    shape = {"layers": "16", "hidden": "2048", "ffn_hidden": "8192", "vocab": "131072", "params_b": "1.34"}
+    degrees = {"framework": "nanotron", "gpus": "8", "dp": str(8 // stages), "tp": "1", "pp": str(stages)}
+    runs, _ = read_runs(written(tmp_path, PLAIN | shape | degrees | {"notes": "tied embeddings"}))
+    assert runs[0].case.strategy.layers_per_stage == layers
+    assert runs[0].facts["memory_of_first_stage"] is True

@@ -1,4 +1,4 @@
-"""[M1] to [M10] Peak memory against published coefficients, worked examples and measured runs."""
+"""[M1] to [M11] Peak memory against published coefficients, worked examples and measured runs."""
 
 from __future__ import annotations
 
@@ -264,6 +264,44 @@ def test_messages_between_stages_and_gathered_inputs_need_room():
     assert memory("llama-2-7b", exact(bucket_copy=1), dp=2).buffers.item() == 2 * 6_738_415_616
 
 
+def share_kept(stage: int = 0, **given: float) -> float:
+    """Share of the gathered inputs that a stage of a Llama 2 7B keeps, from the activations with and without."""
+    pp = int(given.get("pp", 1))
+    counts = (32 // pp,) * pp
+    kept, gathered = {"gathered_inputs": 0.0}, {"gathered_inputs": 1.0, "gathered_work": 1e9, "gathered_queue": 1e9}
+    names = ("gathered_ahead", "gathered_queue", "gathered_work")
+    gathered |= {name: given.pop(name) for name in names if name in given}
+    options = {"sequence_parallel": 1, "micro_batches": 64, **given}
+    less, more = (memory("llama-2-7b", exact(**k), *counts, **options).activations[stage] for k in (kept, gathered))
+    in_flight, tp = pp - stage, given["tp"]
+    # two inputs of 2 bytes of h = 4096 for each of 2048 tokens and layer, of which each rank has 1/t anyway
+    return float((more - less) / (in_flight * 32 / pp * 2048 * 2 * 2 * 4096 * (1 - 1 / tp)))
+
+
+def test_without_a_pipeline_all_gathered_inputs_are_kept():
+    """[M11] The host never waits; it is at most as many layers ahead as its launches have room for: 8 of 32."""
+    assert share_kept(tp=16, gathered_ahead=0.5) == pytest.approx(1)
+    assert share_kept(tp=16, gathered_queue=8) == pytest.approx(8 / 32)
+
+
+def test_behind_a_pipeline_gathered_inputs_are_kept_as_far_as_the_host_runs_ahead():
+    """[M11] 16 ranks: 16^(3/4) = 8, x 0.5 = 4 micro-batches keep half; with 2 in flight 1 / (1 + 2^5)."""
+    assert share_kept(tp=16, pp=4, gathered_ahead=0.5) == pytest.approx(0.5)
+    assert share_kept(tp=16, pp=4, gathered_ahead=0.5, stage=2) == pytest.approx(1 / 33)
+    # a layer of 2 x 2048 x 202,383,360 / 16 = 0.0518 TFLOP, as much as `gathered_work`: twice as far ahead
+    work_tflop = 2 * 2048 * 202_383_360 / 16 / 1e12
+    one_stage_later = share_kept(tp=16, pp=4, gathered_ahead=0.5, gathered_work=work_tflop, stage=2)
+    assert one_stage_later == pytest.approx(0.5, rel=1e-3)
+
+
+@examples(30)
+@given(st.sampled_from([2, 4, 8, 16, 32]), st.sampled_from([2, 4, 8, 16]), st.floats(0.1, 2))
+def test_more_stages_never_keep_a_smaller_share(tp: int, pp: int, ahead: float):
+    """[M11] The share lies between 0 and 1, and more micro-batches in flight keep more of it."""
+    shares = [share_kept(tp=tp, pp=stages, gathered_ahead=ahead) for stages in (pp, 2 * pp)]
+    assert -1e-9 <= shares[0] <= shares[1] + 1e-9 <= 1 + 2e-9
+
+
 # ---- the peak
 
 
@@ -289,6 +327,21 @@ def test_temporaries_of_the_optimizer_count_when_they_are_the_most():
     assert found.working.item() == 14 * 6_738_415_616 / 2
     kept, plain = (memory("llama-2-7b", exact(step_bytes=x, step_kept=1), seq=4096, micro_batch=9) for x in (2, 0))
     assert (kept.total - plain.total).item() == 2 * 6_738_415_616
+
+
+def test_copies_for_the_reduction_count_at_the_step_where_there_are_replicas():
+    """[M7] 6 bytes of all weights, sharded states or not; a single replica reduces nothing."""
+    found = memory("llama-2-7b", exact(reduce_bytes=6), seq=16, dp=4, zero=1)
+    assert MOMENTS[found.moment.item()] == "optimizer step"
+    assert found.working.item() == 6 * 6_738_415_616
+    assert memory("llama-2-7b", exact(reduce_bytes=6), seq=16).working.item() < 6_738_415_616
+
+
+def test_buffers_of_16_bit_gradients_are_as_wide_as_what_is_sent():
+    """[M2] Megatron-Core without fp32 reductions: 2 + 2 + 12/d bytes; one-bit messages are no narrower a buffer."""
+    for sent in (2, 0.125):
+        found = memory("llama-2-7b", exact(gradients_as_sent=1), dp=4, zero=1, **(MEGATRON | {"grad_comm_bytes": sent}))
+        assert found.gradients.item() == 2 * 6_738_415_616
 
 
 def test_offloaded_states_are_counted_on_the_host():

@@ -141,11 +141,11 @@ def test_a_stage_moved_by_hand_is_predicted_anew():
 # F28: memory-feasible only
 
 
-def test_no_plan_needs_more_than_there_is_even_at_the_high_end(two_zones):
-    """F28: no recommended plan exceeds usable memory."""
+def test_no_plan_needs_more_than_there_is_and_all_are_likely_to_fit(two_zones):
+    """F28: no recommended plan exceeds usable memory, and the verdict on each is yes."""
     for one in (*two_zones.plans, *two_zones.local_updates):
         memory = one.prediction.memory_gib
-        assert memory.fits and memory.peak.high <= memory.limit
+        assert memory.fits and memory.verdict == "yes" and memory.peak.expected <= memory.limit
 
 
 def test_seven_billion_replicated_on_24_gib_are_refused_with_the_byte_budget():

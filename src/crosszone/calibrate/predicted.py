@@ -47,10 +47,17 @@ def predict_runs(runs: Sequence[MeasuredRun], profiles: Profiles) -> PredictedRu
         step_s=np.array([p.step_time.expected for p in predictors], dtype=float),
         low_s=np.array([p.step_time.low for p in predictors], dtype=float),
         high_s=np.array([p.step_time.high for p in predictors], dtype=float),
-        memory_gib=np.array([p.memory.peak.expected for p in predictors], dtype=float),
+        memory_gib=np.array([get_measured_gib(run, p) for run, p in zip(runs, predictors, strict=True)], dtype=float),
         gpu_measured=np.array([profiles.find_family(get_gpu(run))[1] for run in runs], dtype=bool),
         stacks=tuple(p.stack for p in predictors),
     )
+
+
+def get_measured_gib(run: MeasuredRun, predictor: Predictor) -> float:
+    """The predicted figure that a run's measured memory is to be compared with: of rank 0, or of the fullest GPU."""
+    memory = predictor.memory
+    peak = memory.stages[0].total if run.facts.get("memory_of_first_stage") else memory.peak.expected
+    return float(peak)
 
 
 def predict_runs_s(runs: Sequence[MeasuredRun], profiles: Profiles) -> Vector:

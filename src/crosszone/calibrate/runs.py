@@ -201,7 +201,7 @@ def read_runs(path: Path, *, as_user: bool = False) -> tuple[list[MeasuredRun], 
 def iterate_runs(path: Path, *, as_user: bool = False) -> Iterator[MeasuredRun | Skipped]:
     """The rows of a CSV file one by one, in its order, with what run_recipes.csv beside it says of them."""
     reader, recipes = RunReader(as_user=as_user), read_recipes(path.with_name(RECIPES_FILE))
-    for number, row in enumerate(_iterate_rows(path, (*NEEDED, *MEASURED)), start=1):
+    for number, row in enumerate(iterate_rows(path, (*NEEDED, *MEASURED)), start=1):
         run_id = row.get("id") or f"row {number}"
         stated = {column: cell for column, cell in row.items() if cell}
         yield reader.read({**row, **recipes.get(run_id, {}), **stated, "id": run_id})
@@ -214,12 +214,12 @@ def read_recipes(path: Path) -> dict[str, dict[str, str]]:
     """Recipe columns of runs by their ids; none where there is no such file."""
     if not path.exists():
         return {}
-    return {row["id"]: row for row in _iterate_rows(path, ("id",)) if row.get("id")}
+    return {row["id"]: row for row in iterate_rows(path, ("id",)) if row.get("id")}
 
 
 def read_doubtful(path: Path) -> dict[str, str]:
     """Reason by id of the rows that contradict their neighbours."""
-    return {row["id"]: row["reason"] for row in _iterate_rows(path, ("id", "reason")) if row.get("id")}
+    return {row["id"]: row["reason"] for row in iterate_rows(path, ("id", "reason")) if row.get("id")}
 
 
 def parse_source(run_id: str) -> str:
@@ -244,7 +244,7 @@ def compute_step_s_from_tflops(
     return per_token * job.tokens_per_step / (tflops_per_gpu * 1e12 * gpus)
 
 
-def _iterate_rows(path: Path, needed: tuple[str, ...]) -> Iterator[dict[str, str]]:
+def iterate_rows(path: Path, needed: tuple[str, ...]) -> Iterator[dict[str, str]]:
     """Rows by column name, stripped; a row that is not CSV comes as one with `unreadable`."""
     name = str(path)
     try:
@@ -284,6 +284,8 @@ class RunReader:
     """Read a row as a user would write it: nothing of its source."""
     architectures: Architectures = field(default_factory=lambda: Architectures(catalogue()))
     clusters: Clusters = field(default_factory=lambda: Clusters(catalogue()))
+    needs_figures: bool = True
+    """Whether a row without a measured figure is refused."""
     first_ids: dict[bytes, str] = field(default_factory=dict)
     """First id by fingerprint of the set-up with its figures, and of all columns but the figures."""
 
@@ -306,7 +308,8 @@ class RunReader:
         seq_len = _require_integer(row, "seq_len", "no_batch", "The sequence length is not stated.")
         batch = _require_integer(row, "global_batch", "no_batch", "The global batch is not stated.")
         step_s, tokens, memory = (read_number(row, key) for key in MEASURED)
-        if not (step_s or tokens or memory or (text.rate and read_number(row, text.rate.column))):
+        has_figures = step_s or tokens or memory or (text.rate and read_number(row, text.rate.column))
+        if self.needs_figures and not has_figures:
             raise RowError("not_measured", "No step time, tokens/s or memory is published.")
         assumed = Assumptions()
         cluster, cluster_assumptions = self.clusters.build(
@@ -345,7 +348,7 @@ class RunReader:
         if self.as_user:
             strategy = build_user_strategy(cells, text, axes, batch)
         else:
-            strategy = build_strategy(cells, text, axes, batch, model.layers, per_node, assumed)
+            strategy = build_strategy(cells, text, axes, batch, model, per_node, assumed)
         if text.precision is None:
             assumed.add("precision", text.defaults.precision)
         software = None if self.as_user else build_software(row, text.facts)

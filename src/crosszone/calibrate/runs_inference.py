@@ -62,6 +62,7 @@ class Defaults:
     nic_gbps_per_gpu: float | None = None
     gradient_dtype: str | None = None
     slots_when_uneven: bool = False
+    balanced_stages: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,11 +328,12 @@ def build_strategy(
     text: RowText,
     axes: Mapping[str, int],
     batch: int,
-    layers: int,
+    model: Model,
     per_node: int,
     assumed: Assumptions,
 ) -> Strategy:
     """The strategy of a row; `per_node` GPUs make a node."""
+    layers = model.layers
     defaults, tp, pp, dp = text.defaults, axes["tp"], axes["pp"], axes["dp"]
     interleave = row.interleave or _select_interleave(row, text, pp, layers, assumed)
     micro_batch = row.micro_batch
@@ -379,7 +381,7 @@ def build_strategy(
         sequence_parallel=split_sequence,
         recompute=recompute,
         zero=zero,
-        layers_per_stage=split_stage_layers(layers, pp, interleave, row.notes, text),
+        layers_per_stage=split_stage_layers(model, pp, interleave, row.notes, text),
         shard_within="node" if in_node else "all",
         shard_ranks=None if in_node else shard_ranks,
         expert_tp=cut_experts if isinstance(cut_experts, int) else None,
@@ -397,13 +399,15 @@ def _build_communication(**fields: Any) -> Communication:
     return Communication(**fields)
 
 
-def split_stage_layers(layers: int, stages: int, interleave: int, notes: str, text: RowText) -> tuple[int, ...] | None:
+def split_stage_layers(model: Model, stages: int, interleave: int, notes: str, text: RowText) -> tuple[int, ...] | None:
     """Layers of each stage and chunk in pipeline order, where the split is known to be other than even.
 
     A split "incl. embedding/head" counts the embedding as a layer of the first stage and the head as one of the last.
     Where the two take slots of their own, L + 2 slots are dealt out evenly.
     """
-    chunks = stages * interleave
+    layers, chunks = model.layers, stages * interleave
+    if chunks > 1 and text.defaults.balanced_stages:
+        return balance_stage_layers(model, chunks)
     if chunks == 1 or chunks > layers + 2:
         return None
     match = _SPLIT.search(notes)
@@ -421,6 +425,22 @@ def split_stage_layers(layers: int, stages: int, interleave: int, notes: str, te
     slots[0] -= 1
     slots[-1] -= 1
     return tuple(slots)
+
+
+def balance_stage_layers(model: Model, stages: int) -> tuple[int, ...]:
+    """Layers of each stage as nanotron deals them out: by the weights of their matmuls, the head's included.
+
+    A stage ends with the layer whose cumulative cost passes its share, so that later stages may have none.
+    """
+    layer_cost = 4 * model.hidden**2 + (3 if model.gated else 2) * model.hidden * model.ffn_hidden
+    total = model.layers * layer_cost + model.vocab * model.hidden
+    counts = [0] * stages
+    stage = 0
+    for layer in range(1, model.layers + 1):
+        counts[stage] += 1
+        if layer * layer_cost > total * ((stage + 1) / stages):
+            stage = min(stage + 1, stages - 1)
+    return tuple(counts)
 
 
 def _has_uneven_slots(layers: int, chunks: int, text: RowText) -> bool:

@@ -59,6 +59,12 @@ def show_accuracy(
             help="Enter every run as a user would write it: model, job, cluster, degrees; nothing of its source.",
         ),
     ] = False,
+    crashed: Annotated[
+        Path | None,
+        typer.Option(
+            help="Configurations that crashed (CSV): also count how many of both files are predicted not to fit."
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Predict measured runs and show how far off: per run, source and component, with what was assumed.
@@ -72,6 +78,8 @@ def show_accuracy(
     if first_contact:
         _score_first_contact(runs, doubtful, targets)
         return
+    if crashed is not None and (runs is None or runs.is_dir() or _detect_kind(runs) != "runs"):
+        raise InputError(Notice(code="crashed_without_runs", value=str(crashed)))
     if runs is None or runs.is_dir():
         _score_folder(runs or find_default_folder(), doubtful, cv, targets)
         return
@@ -85,7 +93,7 @@ def show_accuracy(
         _check_no_files(runs, targets)
         _compare_published(runs, as_json)
     else:
-        _score_runs(runs, doubtful, cv, targets)
+        _score_runs(runs, doubtful, cv, targets, crashed)
 
 
 def _score_first_contact(runs: Path | None, doubtful: Path | None, targets: _Targets) -> None:
@@ -169,7 +177,15 @@ def _detect_kind(path: Path) -> str:
     return "components" if is_components(columns) else "runs"
 
 
-def _score_runs(path: Path, doubtful: Path | None, cv: bool, targets: _Targets, *, as_user: bool = False) -> None:
+def _score_runs(
+    path: Path,
+    doubtful: Path | None,
+    cv: bool,
+    targets: _Targets,
+    crashed: Path | None = None,
+    *,
+    as_user: bool = False,
+) -> None:
     from crosszone.calibrate.accuracy import score_runs
     from crosszone.calibrate.accuracy_report import count_rows, score_file
     from crosszone.calibrate.fit import read_doubtful_reasons
@@ -180,13 +196,24 @@ def _score_runs(path: Path, doubtful: Path | None, cv: bool, targets: _Targets, 
     if targets.csv is not None or targets.figures is not None:
         targets.write(score_file(path, accuracy_report))
     validations = _run_cross_validation(path, reasons) if cv else []
+    fits = _score_fits(path, crashed) if crashed else {}
     if targets.as_json:
-        print_json({**accuracy_report.as_dict(), **_build_validation_answer(validations, cv)})
+        print_json({**accuracy_report.as_dict(), **_build_validation_answer(validations, cv), **fits})
         return
-    from crosszone.views.accuracy import build_runs_sections, build_validation_sections
+    from crosszone.views.accuracy import build_fits_sections, build_runs_sections, build_validation_sections
 
     text = get_text()
-    print_sections(build_runs_sections(accuracy_report, text) + build_validation_sections(validations, text))
+    sections = build_runs_sections(accuracy_report, text) + build_validation_sections(validations, text)
+    print_sections(sections + (build_fits_sections(fits["fits"], text) if fits else []))
+
+
+def _score_fits(ran: Path, crashed: Path) -> dict[str, Any]:
+    """How many configurations of both files are predicted not to fit."""
+    from crosszone.calibrate.fits import read_configurations, score_fits
+    from crosszone.cost.profile import Profiles
+
+    score = score_fits(read_configurations(ran), read_configurations(crashed), Profiles.load())
+    return {"fits": score.as_dict()}
 
 
 def _build_validation_answer(validations: Sequence[CrossValidation], cv: bool) -> dict[str, Any]:

@@ -47,17 +47,27 @@ class MemoryCoefficients:
     routed_copies: Numbers
     """Copies of the tokens at their experts: before and, where weighted afterwards, after the expert."""
     gathered_inputs: Numbers
-    """1: inputs that sequence parallelism gathers are kept gathered."""
+    """Share of the inputs that sequence parallelism gathers that is kept gathered, where the host runs ahead."""
+    gathered_ahead: Numbers
+    """Micro-batches in flight, over the tensor-parallel ranks to the power of 3/4, at which half is kept; 0: all."""
+    gathered_queue: Numbers
+    """Most layers, over all micro-batches in flight, whose inputs are kept gathered."""
+    gathered_work: Numbers
+    """Teraflops of one layer's forward pass on a GPU above which the host runs ahead of a pipeline too."""
     dropout: Numbers
     """1: two dropout masks of a byte are kept in each layer."""
     selective_kept: Numbers
     """Share of a layer's activations that selective recomputation keeps; 1: it drops the scores only."""
     gradients_freed: Numbers
-    """1: gradients do not exist between the optimizer's step and the next backward pass."""
+    """Share of the gradients that does not exist between the optimizer's step and the next backward pass."""
+    gradients_as_sent: Numbers
+    """1: gradients are summed in the type in which they are reduced (Megatron's buffers)."""
     gradient_copy_bytes: Numbers
     """Bytes per parameter of a second copy of the gradients, not sharded."""
     step_bytes: Numbers
     """Bytes per parameter of the local shard that the optimizer's step needs for a while."""
+    reduce_bytes: Numbers
+    """Bytes per parameter, not sharded, that reducing the gradients at the end of a step needs for a while."""
     step_kept: Numbers
     """1: the allocator keeps those bytes, too scattered for activations, and the measured figure counts them."""
     gathered_layers: Numbers
@@ -106,15 +116,21 @@ class LayerMemory:
 
 
 def estimate_layer_memory(
-    m: ModelColumns, w: WorkColumns, stack: StackColumns, k: MemoryCoefficients
+    m: ModelColumns,
+    w: WorkColumns,
+    stack: StackColumns,
+    k: MemoryCoefficients,
+    in_flight: Numbers = 1.0,
+    layers: Numbers = 1.0,
 ) -> tuple[LayerMemory, LayerMemory]:
-    """Bytes of a dense and of an MoE layer. [M3]
+    """Bytes of a dense and of an MoE layer of a stage with `layers`, `in_flight` micro-batches alive. [M3]
 
     Without tensor parallelism 34 s b h of a classic GPT layer (+ 5 a s^2 b of unfused scores), 10 + 24/t with it,
     34/t with sequence parallelism, 2 s b h when all is recomputed (Korthikanti et al. 2022, arXiv 2205.05198).
     """
     tokens = w.tokens
-    block = tokens * (_estimate_unsplit(m, w, k) + _estimate_attention(m, w))
+    gathered = _estimate_gathered_share(m, w, k, in_flight, layers)
+    block = tokens * (_estimate_unsplit(m, w, k, gathered) + _estimate_attention(m, w))
     scores = np.where(as_array(stack.unfused) > 0, SCORE_BYTES * tokens * w.seq * m.heads / w.tp, 0.0)
     copies = np.where(as_array(m.matrices) > 2, k.gated_copies, k.plain_copies)
     dense = block + w.dtype_bytes * tokens * copies * m.ffn / w.tp
@@ -135,14 +151,39 @@ def _estimate_layer(
     )
 
 
-def _estimate_unsplit(m: ModelColumns, w: WorkColumns, k: MemoryCoefficients) -> Numbers:
+def _estimate_unsplit(m: ModelColumns, w: WorkColumns, k: MemoryCoefficients, gathered: Numbers) -> Numbers:
     """Bytes per token of what tensor parallelism leaves whole: norms, inputs of the matmuls, dropout masks."""
     share = w.unsplit_share
     norms = np.where(as_array(m.matrices) > 2, k.norm_bytes, w.dtype_bytes)
-    inputs = np.where(as_array(k.gathered_inputs) > 0, 1.0, share)
+    inputs = share + gathered * (1.0 - share)
     # attention and MLP read one norm's output where their residual is parallel
     blocks = 2.0 - m.parallel_residual
     return m.hidden * (blocks * (norms * share + w.dtype_bytes * inputs) + 2.0 * k.dropout * share)
+
+
+# How the share of gathered inputs that stay depends on tensor-parallel ranks and on micro-batches in flight [M11]:
+# rounded exponents of a fit to nanotron's sweep; the two steep ones only say that it is nearly all or nearly none.
+RANKS_EXPONENT, PASSES_EXPONENT, WORK_EXPONENT = 0.75, 5.0, 2.0
+
+
+def _estimate_gathered_share(
+    m: ModelColumns, w: WorkColumns, k: MemoryCoefficients, in_flight: Numbers, layers: Numbers
+) -> Numbers:
+    """Share of the inputs gathered over the sequence that a stage keeps gathered. [M11]
+
+    Blocks that a collective on a stream of its own still uses are not given out again. The further the host runs ahead
+    of the GPU, the more of them exist: over the whole pass without a pipeline; behind one, where the host waits for
+    the next stage, over as many passes as are in flight, and only as far as the launch queue reaches.
+    """
+    if not np.any(as_array(k.gathered_inputs) > 0):
+        return 0.0
+    passes = np.maximum(in_flight, 1.0)
+    layer_tflops = 2e-12 * w.tokens * (m.attention_params + m.mlp_params) / w.tp
+    ahead = passes * (1.0 + (layer_tflops / k.gathered_work) ** WORK_EXPONENT)
+    waits = (k.gathered_ahead * w.tp**RANKS_EXPONENT / ahead) ** PASSES_EXPONENT
+    queued = np.minimum(1.0, k.gathered_queue / np.maximum(passes * layers, 1.0))
+    share = k.gathered_inputs * queued * np.where(as_array(w.pp) > 1, 1.0 / (1.0 + waits), 1.0)
+    return named("memory.gathered_share", share)
 
 
 def _estimate_attention(m: ModelColumns, w: WorkColumns) -> Numbers:
@@ -242,7 +283,7 @@ class _Peak:
         alive = named("in_flight", count_micro_batches_in_flight(w, stages) if in_flight is None else in_flight)
         self.states = states = _States(params_per_rank, w, k)
         once = _Transient(model, w, stages, k, params_per_rank)
-        dense, moe = estimate_layer_memory(model, w, stack, k)
+        dense, moe = estimate_layer_memory(model, w, stack, k, alive, stages.layers)
         micro_batch = stages.dense * dense.retained + stages.moe * moe.retained
         head = named(
             "memory.head_inputs", stages.last * 2.0 * w.dtype_bytes * w.tokens * model.hidden * w.unsplit_share
@@ -254,8 +295,7 @@ class _Peak:
         recomputed = named("memory.recomputed", unrecomputed - retained)
         one_layer = once.gathered + once.layer + temporaries + recomputed
         other_micro_batches = named("memory.others_in_flight", np.maximum(alive - 1.0, 0.0) * micro_batch)
-        freed = (as_array(k.gradients_freed) > 0) & (as_array(w.micro_batches) <= 1)
-        before = np.where(freed, 0.0, states.gradients)
+        before = states.gradients * np.where(as_array(w.micro_batches) <= 1, 1.0 - k.gradients_freed, 1.0)
         cached = named("memory.step_cached", k.step_kept * states.step)
         self.moments: tuple[tuple[Numbers, Numbers, Numbers, Numbers], ...] = (
             (before, activations, _estimate_logits(model, w, stages, k), once.gathered + once.head + cached),
@@ -334,7 +374,10 @@ class _States:
         # ZeRO 2 of FSDP2 (reshard_after_forward=False): fp32 weights stay sharded, their 16-bit copy is whole [M6]
         sharded = (zero >= 3) | ((zero == 2) & is_cast(w))
         weights = named("memory.weights", w.weight_bytes * np.where(sharded, local, total))
-        gradients = named("memory.gradients_kept", w.gradient_bytes * np.where(zero >= 2, local, total))
+        # a compressed gradient is narrower on the wire only: Megatron's buffers are fp32 or 16-bit
+        sent_bytes = np.minimum(w.gradient_bytes, np.maximum(w.grad_comm_bytes, w.dtype_bytes))
+        gradient_bytes = np.where(as_array(k.gradients_as_sent) > 0, sent_bytes, w.gradient_bytes)
+        gradients = named("memory.gradients_kept", gradient_bytes * np.where(zero >= 2, local, total))
         # gradients summed in a wider type than they are computed in exist in both [M2]
         wider = np.where((zero < 2) & (as_array(w.grad_comm_bytes) > w.gradient_bytes), w.grad_comm_bytes, 0.0)
         away, all_away = moved >= 1, (moved >= 2) & (zero >= 3)
@@ -344,7 +387,8 @@ class _States:
         self.buckets = np.where(
             as_array(w.dp) > 1, named("memory.bucket_copies", k.bucket_copy * gradients) + larger, 0.0
         )
-        self.step = named("memory.step", np.where(away, 0.0, k.step_bytes * np.where(zero >= 1, local, total)))
+        updated = named("memory.step", np.where(away, 0.0, k.step_bytes * np.where(zero >= 1, local, total)))
+        self.step = updated + named("memory.reduce", np.where(as_array(w.dp) > 1, k.reduce_bytes * total, 0.0))
         self.optimizer = np.where(away, 0.0, optimizer)
         self.weights = np.where(all_away, 0.0, weights)
         reduced = w.gradient_bytes * np.where(zero >= 1, local, total)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from crosszone.cost.coefficients import Coefficients, Knowledge, compute_band_factors
+from crosszone.cost.coefficients import Coefficients
 from crosszone.cost.collectives import best_bucket_bytes
 from crosszone.cost.columns import Numbers
 from crosszone.cost.memory import GIB
@@ -55,6 +55,7 @@ from crosszone.plan.layouts import (
     list_zone_orders,
 )
 from crosszone.predict.batch import compute_bucket_bytes
+from crosszone.predict.fits import compute_safe_share
 from crosszone.predict.memory import get_host_gib
 from crosszone.predict.parts import cached_part
 from crosszone.predict.placed_strategy import select_transport
@@ -326,7 +327,7 @@ class SearchSettings:
     wan_bucket_mb: float | None = None
     """MB of a whole model's gradients that go together between zones (`buckets`); None: as pinned or usual."""
     safe: bool = False
-    """Memory must suffice even at the high end of its range."""
+    """Memory must suffice with the verdict `yes`."""
 
     @cached_property
     def layers_know_pipelines(self) -> bool:
@@ -347,13 +348,18 @@ class SearchSettings:
         """Share of a GPU's memory that the expected peak may take."""
         if not self.safe:
             return 1.0
-        measured = all(self.profiles.select(group.gpu, self.stack).stack_measured for group in self.groups)
-        return 1.0 / float(compute_band_factors(Knowledge(stack_measured=measured), memory=True)[1])
+        return compute_safe_share(self.stack)
 
     @cached_property
     def memory_bytes(self) -> list[tuple[float, float]]:
         """What a GPU of each node group has for the expected peak, on itself and in its node."""
-        return [(self.memory_share * group.gpu.memory_gib * GIB, get_host_gib(group) * GIB) for group in self.groups]
+        # a framework that never offloads needs no memory of its hosts
+        offloads = any(value != "none" for value in self.framework.offload)
+        host_gib = [get_host_gib(group) if offloads else math.inf for group in self.groups]
+        return [
+            (self.memory_share * group.gpu.memory_gib * GIB, host * GIB)
+            for group, host in zip(self.groups, host_gib, strict=True)
+        ]
 
     @cached_property
     def coefficients(self) -> list[Coefficients]:

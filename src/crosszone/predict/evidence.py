@@ -23,6 +23,7 @@ from crosszone.errors import Notice
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.job import find_compute_path
 from crosszone.inputs.rules import Case
+from crosszone.predict.memory import list_host_notices
 from crosszone.predict.prediction import Memory
 from crosszone.predict.run import list_unpriced_egress
 
@@ -42,18 +43,7 @@ def collect_notices(p: Predictor, memory: Memory, egress: dict[tuple[int, int], 
         notices.append(Notice(code="stack_unmeasured", level="note", params={"stack": p.stack}))
     notices += list_unsampled_operators(p.case, p.gpu_kinds)
     notices += list_unmeasured_groups(p)
-    if not memory.fits:
-        worst = memory.stages[memory.worst_stage]
-        params = {
-            "stage": worst.stage,
-            "needed": round(worst.total, 1),
-            "limit": round(worst.limit, 1),
-            "gpu": worst.gpu,
-        }
-        notices.append(Notice(code="does_not_fit", level="warning", field="strategy", params=params))
-    elif memory.peak.high > memory.limit:
-        params = {"high": round(memory.peak.high, 1), "limit": round(memory.limit, 1)}
-        notices.append(Notice(code="may_not_fit", level="warning", field="strategy", params=params))
+    notices += list_memory_notices(p, memory)
     local, compression = p.strategy.local_update, p.strategy.communication.compression
     if local is not None:
         field = "strategy.local_update"
@@ -67,6 +57,24 @@ def collect_notices(p: Predictor, memory: Memory, egress: dict[tuple[int, int], 
     if unpriced:  # the run's total leaves this traffic out
         params = {"pairs": unpriced}
         notices.append(Notice(code="egress_price_unknown", level="warning", field="cluster.links", params=params))
+    return notices
+
+
+def list_memory_notices(p: Predictor, memory: Memory) -> list[Notice]:
+    """Whether it fits where that is not certain, and what offloading asks of the hosts."""
+    notices = list(list_host_notices(p, memory))
+    worst = memory.stages[memory.worst_stage]
+    params = {
+        "stage": worst.stage,
+        "needed": round(float(worst.total), 1),
+        "limit": round(float(worst.limit), 1),
+        "gpu": worst.gpu,
+        "probability": f"{100.0 * float(memory.fits_probability):.0f}",
+    }
+    if memory.verdict == "no" and not any(notice.code == "host_memory_exceeded" for notice in notices):
+        notices.append(Notice(code="does_not_fit", level="warning", field="strategy", params=params))
+    elif memory.verdict == "tight":
+        notices.append(Notice(code="may_not_fit", level="warning", field="strategy", params=params))
     return notices
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
@@ -12,6 +12,7 @@ from crosszone.cost.operator_checks import OperatorError
 from crosszone.cost.record import Recorded, is_recording, named
 from crosszone.inputs.value import Value
 from crosszone.predict.assumptions import Assumption
+from crosszone.predict.fits import Verdict
 
 Kind = Literal["tensor", "context", "expert", "pipeline", "gradients", "weights", "local update"]
 Bottleneck = Literal["compute", "communication", "pipeline", "host"]
@@ -89,7 +90,7 @@ class StageMemory(Value):
     host: Figure
     """GiB in host memory for this GPU (offload)."""
     host_limit: float | None = None
-    """GiB of its node's memory for each GPU; null: not known."""
+    """GiB of its node's memory for each GPU, as stated or as the GPU's usual machine has it; null: not known."""
     peak_at: str
     """When the peak falls."""
 
@@ -104,11 +105,24 @@ class Memory(Value):
     limit: Figure
     """Memory of that stage's GPU."""
     fits: bool
-    """The expected peak is within the limit."""
+    """The verdict is not `no`."""
+    verdict: Verdict
+    """yes, no, or tight where neither is likely enough."""
+    fits_probability: Figure
+    """Probability that the memory needed stays within what a job can use of the limit; 0 where a host's memory does
+    not suffice for what is offloaded to it."""
     margin: Figure
     """Limit less expected peak."""
     stages: tuple[StageMemory, ...]
     """Every stage, from 0."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_without_verdict(cls, value: Any) -> Any:
+        # predictions that were stored before there were verdicts know only whether the peak was within the limit
+        if not isinstance(value, dict) or "verdict" in value or "fits" not in value:
+            return value
+        return {**value, "verdict": "yes" if value["fits"] else "no", "fits_probability": float(value["fits"])}
 
 
 class Traffic(Value):

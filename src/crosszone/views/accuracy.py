@@ -56,6 +56,22 @@ def build_validation_sections(validations: Sequence[CrossValidation], text: Answ
     return _build_section("cv_title", f"left_out >folds {ERRORS}", lines, text, MOST_ROWS)
 
 
+def build_fits_sections(fits: Mapping[str, Any], text: AnswerText) -> list[Section]:
+    """Configurations that ran and that crashed, and how many of each are predicted not to fit."""
+    shares = {
+        name: format_amount(100.0 * fits[f"{name}_flagged"] / fits[name], 3) if fits[name] else "-"
+        for name in ("ran", "crashed")
+    }
+    counts = {name: format_amount(value) for name, value in fits.items() if name != "by_group"}
+    line = text.label("fits_line", ran_pct=shares["ran"], crashed_pct=shares["crashed"], **counts)
+    rows = [*fits["by_group"], {"model": text.label("total"), **fits}]
+    columns = "model >gpus >ran >ran_flagged >crashed >crashed_flagged"
+    return [
+        *_build_section("fits_title", columns, rows, text, MOST_ROWS),
+        Section(blocks=(Paragraph(text=line, wraps=True),)),
+    ]
+
+
 def build_folder_sections(report: Mapping[str, Any], text: AnswerText, width: int | None) -> list[Section]:
     """Every table of a folder."""
     sections = [

@@ -141,9 +141,11 @@ class AnswerText:
         return self.join(words)
 
     def describe_memory(self, memory: Memory) -> str:
-        """Whether it fits, and how much is left or missing."""
+        """Whether it fits, how likely that is, and how much is left or missing."""
+        more = "_over" if memory.margin < 0 and memory.verdict != "yes" else ""
         return self.label(
-            "memory_fits" if memory.fits else "memory_over",
+            f"memory_{memory.verdict}{more}",
+            probability=f"{100 * memory.fits_probability:.0f} %",
             peak=self.format_range(memory.peak, "gib"),
             limit=format_digits(memory.limit),
             stage=memory.worst_stage,

@@ -194,11 +194,15 @@ def _format_compact(plan: Plan, text: AnswerText) -> str:
 def build_ranking(plans: Sequence[Plan], objective: str, text: AnswerText, width: int | None) -> Table:
     """A row for each plan; a terminal that is too narrow has all options in one cell, and fewer numbers."""
     rank = Column("rank", "left", format_rank)
-    columns = [rank, *_list_split_columns(plans, text), *_list_number_columns(plans, objective, _format_gib_of_limit)]
+    columns = [
+        rank,
+        *_list_split_columns(plans, text),
+        *_list_number_columns(plans, objective, lambda plan: _format_gib_of_limit(plan, text)),
+    ]
     # a folded number cannot be compared with the one below it, so the options give way first
     if width is not None and (width < WIDE or _measure_width(columns, plans, text) > width):
         compact = Column("plan", "left", lambda plan: _format_compact(plan, text))
-        numbers = _list_number_columns(plans, objective, _format_gib)
+        numbers = _list_number_columns(plans, objective, lambda plan: _format_gib(plan, text))
         room = width - _measure_width([rank], plans, text) - LEAST_PLAN - GAP
         columns = [rank, compact, *_drop_spare_columns(numbers, plans, text, room)]
     return text.build_table(
@@ -264,12 +268,17 @@ def _format_sync_interval(plan: Plan) -> str:
     return f"{format_amount(local.steps)} / {format_amount(local.fragments)}"
 
 
-def _format_gib(plan: Plan) -> str:
-    return f"{plan.prediction.memory_gib.peak.expected:.1f}"
+def _format_gib(plan: Plan, text: AnswerText) -> str:
+    """The peak; a plan that may not fit says so."""
+    memory = plan.prediction.memory_gib
+    tight = f" {text.label('fits_tight')}" if memory.verdict == "tight" else ""
+    return f"{memory.peak.expected:.1f}{tight}"
 
 
-def _format_gib_of_limit(plan: Plan) -> str:
-    return f"{_format_gib(plan)} / {format_amount(plan.prediction.memory_gib.limit, 3)}"
+def _format_gib_of_limit(plan: Plan, text: AnswerText) -> str:
+    memory = plan.prediction.memory_gib
+    tight = f" {text.label('fits_tight')}" if memory.verdict == "tight" else ""
+    return f"{memory.peak.expected:.1f} / {format_amount(memory.limit, 3)}{tight}"
 
 
 def _list_price_columns(plans: Sequence[Plan]) -> list[Column]:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from crosszone.text.figures import format_amount, format_digits, format_percent, format_signed
 from crosszone.views.answer_text import SMALL, AnswerText
-from crosszone.views.document import Fact, Facts, Paragraph, Section, Table
+from crosszone.views.document import Fact, Facts, Mark, Paragraph, Section, Table
 
 if TYPE_CHECKING:
     from crosszone.analyse.communication import TrafficLine
     from crosszone.predict.answer import PredictionAnswer
     from crosszone.predict.prediction import Memory, NearestRun, Prediction, StageMemory, Traffic
 
+VERDICT_MARKS: dict[str, Mark] = {"yes": "", "tight": "strong", "no": "bad"}
 WIDE = 110  # Columns of a terminal that has room for every part of the memory
 # Columns of the memory table in a narrow terminal; all else is `other`.
 NARROW = {"states": ("weights", "gradients", "optimizer"), "activations": ("activations",), "logits": ("logits",)}
@@ -55,7 +56,7 @@ def list_answer_facts(prediction: Prediction, text: AnswerText) -> list[Fact]:
     return [
         text.build_fact("answer_step", text.format_range(step, "s"), mark="strong"),
         text.build_fact("answer_speed", text.describe_speed(prediction)),
-        text.build_fact("answer_memory", text.describe_memory(memory), mark="" if memory.fits else "bad"),
+        text.build_fact("answer_memory", text.describe_memory(memory), mark=VERDICT_MARKS[memory.verdict]),
         text.build_fact("answer_run", text.describe_run(run)),
         text.build_fact("answer_cost", text.describe_cost(run)),
         text.build_fact("answer_energy", text.describe_energy(run)),

@@ -180,6 +180,7 @@ PLAIN = (
     "micro_batches",
     "memory_gib.limit",
     "memory_gib.margin",
+    "memory_gib.fits_probability",
     "run.steps",
     "run.usd_egress",
     "run.usd_per_hour",

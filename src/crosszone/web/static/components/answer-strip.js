@@ -4,18 +4,21 @@ import { usePlanWords } from "../plan/words.js";
 import { Value } from "../plan/value.js";
 import { Figure } from "./figure.js";
 
+/** Class of the tile and word of each verdict on memory. */
+const VERDICTS = { yes: ["good", "plan.fits"], tight: ["", "plan.tight"], no: ["bad", "plan.over"] };
+
 /** The figures one looks at first: time, speed, length, money, energy, memory. @param {{prediction: any, stale: boolean}} given */
 export function AnswerStrip({ prediction, stale }) {
   const { t, percent } = useText();
   const tiles = useTiles(prediction);
-  const memory = prediction.memory_gib;
+  const [tone, verdict] = VERDICTS[prediction.memory_gib.verdict];
   return html`
     <dl class="strip" data-strip>
       ${tiles.map(({ key, path, value, shown, unit, below }) => html`
-        <div class=${`tile ${key === "memory" ? (memory.fits ? "good" : "bad") : ""}`} key=${key}>
+        <div class=${`tile ${key === "memory" ? tone : ""}`} key=${key}>
           <dt>${t(`plan.tile.${key}`)}</dt>
           <dd data-figure=${key}>
-            ${key === "memory" && html`<span class="verdict-word">${t(memory.fits ? "plan.fits" : "plan.over")}</span> `}
+            ${key === "memory" && html`<span class="verdict-word">${t(verdict)}</span> `}
             ${value === null ? "-" : html`<${Figure} path=${path}><${Value} of=${value} shown=${shown} /><//>`}${unit && html`<span class="unit"> ${unit}</span>`}
           </dd>
           ${below.map((line) => html`<dd class="below" title=${typeof line === "string" ? line : null}>${line}</dd>`)}
@@ -26,7 +29,7 @@ export function AnswerStrip({ prediction, stale }) {
         ? t("plan.working")
         : t("plan.status", {
             step: tiles[0].shown, tokens: tiles[1].shown, mfu: percent(prediction.mfu.expected),
-            memory: t(memory.fits ? "plan.fits" : "plan.over"),
+            memory: t(verdict),
           })}
     </p>`;
 }
@@ -50,7 +53,7 @@ function useTiles(prediction) {
     run.kwh
       ? { key: "energy", path: "run.kwh", value: run.kwh.expected, shown: large(run.kwh.expected), unit: "kWh", below: [run.co2_kg ? said("energy_co2", { co2: amount(run.co2_kg.expected / 1000) }) : t("plan.no_carbon"), said("energy_kw", { kw: amount(run.kw) })] }
       : { key: "energy", path: "run.kw", value: run.kw ?? null, shown: amount(run.kw), unit: run.kw === null ? "" : "kW", below: run.kw === null ? [said("energy_unknown")] : [] },
-    { key: "memory", path: "memory_gib.peak", value: memory.peak.expected, shown: amount(memory.peak.expected), unit: t("plan.of_gib", { limit: amount(memory.limit) }), below: [range(memory.peak), t("plan.fullest", { stage: memory.worst_stage })] },
+    { key: "memory", path: "memory_gib.peak", value: memory.peak.expected, shown: amount(memory.peak.expected), unit: t("plan.of_gib", { limit: amount(memory.limit) }), below: [range(memory.peak), t("plan.likely", { probability: `${Math.round(100 * memory.fits_probability)}%` }), t("plan.fullest", { stage: memory.worst_stage })] },
   ];
 }
 
