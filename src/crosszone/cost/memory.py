@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from crosszone.cost.columns import PATH_BITS, ModelColumns, Numbers, StackColumns, WorkColumns, join_columns
-from crosszone.cost.record import as_array, named
+from crosszone.cost.record import as_array, named, plain
 from crosszone.cost.replicas import StageParameters, count_stage_parameters
 from crosszone.cost.stages import StageLayers
 from crosszone.inputs.shipped import read_shipped
@@ -250,6 +250,9 @@ class _Peak:
         activations = named("memory.in_flight", alive * micro_batch) + head
         unrecomputed: Numbers = np.where(stages.moe > 0, moe.unrecomputed, dense.unrecomputed)
         retained: Numbers = np.where(stages.moe > 0, moe.retained, dense.retained)
+        has_layers = plain(stages.layers) > 0
+        if not has_layers.all():  # a stage at either end may hold the embedding or the head alone
+            unrecomputed, retained = unrecomputed * has_layers, retained * has_layers
         temporaries = named("memory.temporaries", k.working * unrecomputed)
         recomputed = named("memory.recomputed", unrecomputed - retained)
         one_layer = once.gathered + once.layer + temporaries + recomputed
@@ -265,7 +268,7 @@ class _Peak:
         )
         """Gradients, activations, logits and working memory: at the loss, the backward pass of the last layer, that of
         the first, and the optimizer's step."""
-        self.present = stages.layers > 0
+        self.present = stages.present
         # added to parts that hold for all stages (length 1): `np.choose` wants all of one shape
         self.none = np.zeros_like(activations)
         self.buffers = states.buckets + _estimate_messages(model, w)

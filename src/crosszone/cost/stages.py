@@ -9,10 +9,11 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from crosszone.cost.columns import Numbers
 from crosszone.cost.layer import LayerCost, Pass
-from crosszone.cost.record import as_array, named
+from crosszone.cost.record import as_array, named, plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,8 @@ class StageLayers:
     moe: Numbers
     first: Numbers
     last: Numbers
+    present: Numbers = True
+    """The stage exists; a stage that exists may hold no layer, only the embedding or the head."""
 
     @property
     def layers(self) -> Numbers:
@@ -38,11 +41,13 @@ def build_stage_layers(
     repeats: Numbers = 1.0,
     folded: Numbers = 0.0,
     moe_counts: Numbers | None = None,
+    stages: Numbers | None = None,
 ) -> StageLayers:
-    """Dense and MoE layers of stages that hold `counts` layers each, in model order; 0 layers: no such stage. [R4]
+    """Dense and MoE layers of stages that hold `counts` layers each, in model order. [R4]
 
-    A stage that stands for `repeats` equal ones has their mean. In a V-shaped pipeline the first stage holds the head.
-    `moe_counts`: MoE layers of each stage, where the layers of a stage do not follow each other.
+    Of the entries the first `stages` exist, the others pad shorter pipelines; None: all do. A stage that stands for
+    `repeats` equal ones has their mean. In a V-shaped pipeline the first stage holds the head. `moe_counts`: MoE layers
+    of each stage, where the layers of a stage do not follow each other.
     """
     counts = np.asfortranarray(counts, dtype=float)  # stage after stage in memory: rows of strategies are the long axis
     rows = counts * repeats
@@ -56,16 +61,32 @@ def build_stage_layers(
             return np.where(as_array(moe_layers) > 0, np.floor(after / moe_every), 0.0)
 
         moe = (count_moe_below(ends) - count_moe_below(ends - rows)) / repeats if moe_counts is None else moe_counts
-    present = counts > 0
-    total = ends[..., -1:]
-    first = (present & (ends - rows == 0)).astype(float)
-    last = (present & (ends == total)).astype(float)
+    present = _find_present(counts, repeats, stages)
+    first, last = np.zeros(counts.shape), np.zeros(counts.shape)
+    first[..., 0] = 1.0
+    # by place, not by layers: a stage at either end may hold the embedding or the head alone
+    last[..., :-1] = present[..., :-1] & ~present[..., 1:]
+    last[..., -1] = present[..., -1]
     return StageLayers(
         dense=named("dense_layers", counts - moe if np.ndim(moe) else counts),
         moe=named("moe_layers", moe),
         first=named("holds_embedding", first),
         last=named("holds_head", np.where(as_array(folded) > 0, first, last) if np.any(folded) else last),
+        present=present,
     )
+
+
+def _find_present(counts: npt.NDArray[np.float64], repeats: Numbers, stages: Numbers | None) -> npt.NDArray[np.bool_]:
+    """Which entries are stages: those that begin before the pipeline's last stage ends."""
+    present = counts > 0
+    if present.all():
+        return present
+    if stages is None:
+        return np.ones_like(present)
+    number = np.broadcast_to(plain(repeats) * 1.0, counts.shape)
+    starts = np.cumsum(number, axis=-1) - number
+    present |= starts < plain(stages)
+    return present
 
 
 class StageCost:

@@ -185,12 +185,19 @@ def check_tensor_groups(case: Case) -> Iterator[Notice]:
         yield refused
 
 
+# Embedding and head: each may take the place of a layer, so that a virtual stage may hold one of them alone.
+ENDS = 2
+
+
 def check_layers(case: Case) -> Iterator[Notice]:
-    """All p v virtual stages need a layer; a given split has p v entries that add up to them."""
+    """Each of the p v virtual stages needs a layer, the embedding or the head; a given split says which has how many.
+
+    L + 2 virtual stages are legal: the first one then holds the embedding alone, the last one the head. [R3]
+    """
     s, layers = case.strategy, case.model.layers
     chunks = s.pp * s.interleave
-    if chunks > layers:
-        params = {"chunks": chunks, "interleave": s.interleave, "layers": layers}
+    if chunks > layers and chunks != layers + ENDS and s.layers_per_stage is None:
+        params = {"chunks": chunks, "interleave": s.interleave, "layers": layers, "slots": layers + ENDS}
         yield _build_notice("stages_over_layers", "pp", s.pp, **params)
     if s.layers_per_stage is not None:
         layers_per_stage = list(s.layers_per_stage)
@@ -341,6 +348,21 @@ def check_framework_schedule(case: Case, framework: Framework) -> Iterator[Notic
         )
 
 
+def check_framework_layers(case: Case, framework: Framework) -> Iterator[Notice]:
+    """The framework has virtual stages without layers, where there are any."""
+    s, layers = case.strategy, case.model.layers
+    if s.pp == 1 or framework.empty_stages:
+        return
+    counts = s.layers_per_stage
+    if counts is not None and 0 in counts:
+        yield _build_refusal(
+            framework, "framework_empty_stage", "layers_per_stage", list(counts), empty=counts.index(0)
+        )
+    elif counts is None and s.pp * s.interleave > layers:
+        params = {"chunks": s.pp * s.interleave, "layers": layers}
+        yield _build_refusal(framework, "framework_stages_over_layers", "pp", s.pp, **params)
+
+
 def check_framework_options(case: Case, framework: Framework) -> Iterator[Notice]:
     """The framework has each option of the strategy."""
     s, c = case.strategy, case.strategy.communication
@@ -436,6 +458,7 @@ def _format_value(value: Any) -> str:
 FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
     check_framework_axes,
     check_framework_schedule,
+    check_framework_layers,
     check_framework_options,
     check_equal_shards,
     check_framework_needs,

@@ -581,6 +581,7 @@ class BoundTable(StrategyColumns):
             stage_table.column("repeats"),
             work.v_shaped,
             stage_table.column("moe_counts"),
+            work.pp,
         )
         in_flight = self._count_in_flight(nodes, work, stage_table.column("starts"))
         peak, host = estimate_stage_peaks(

@@ -22,6 +22,7 @@ from crosszone.errors import Notice
 from crosszone.inputs.frameworks import Framework
 from crosszone.inputs.job import state_bytes
 from crosszone.inputs.rules import (
+    ENDS,
     Case,
     check_experts,
     check_framework_axes,
@@ -326,13 +327,21 @@ class SearchSpace:
         for schedule in self.framework.schedules:
             if self.problem.is_pinned("schedule") and schedule != pinned.schedule:
                 continue
+            # ends that count as layers: 126 layers are 64 virtual stages of 2 slots, the first and last of 1 layer [R3]
+            slots = [layers, layers + ENDS] if self.framework.empty_stages else [layers]
             if schedule == "interleaved":
-                virtual_stages = [v for v in range(2, MAX_VIRTUAL_STAGES + 1) if layers % (stages * v) == 0]
+                virtual_stages = [
+                    v for v in range(2, MAX_VIRTUAL_STAGES + 1) if any(n % (stages * v) == 0 for n in slots)
+                ]
             else:
                 virtual_stages = [2 if schedule in V_SHAPED else 1]
             if self.problem.is_pinned("interleave"):
                 virtual_stages = [v for v in virtual_stages if v == pinned.interleave]
-            choices += [ScheduleChoice(schedule, v) for v in virtual_stages if v == 1 or layers % (stages * v) == 0]
+            choices += [
+                ScheduleChoice(schedule, v)
+                for v in virtual_stages
+                if v == 1 or any(n % (stages * v) == 0 for n in slots)
+            ]
         return choices
 
 

@@ -69,11 +69,15 @@ class Batch:
     def build_stage_layers(self) -> StageLayers:
         """Dense and MoE layers of each stage."""
         kinds = (self.model.first_dense, self.model.moe_every, self.model.moe_layers)
-        return build_stage_layers(self.counts, *kinds, self.repeats, self.work.v_shaped, self.moe_counts)
+        v_shaped, stages = self.work.v_shaped, self.work.pp
+        return build_stage_layers(self.counts, *kinds, self.repeats, v_shaped, self.moe_counts, stages)
 
 
 def split_layers(layers: int, chunks: int) -> list[int]:
-    """Layers dealt out evenly; those left over go to the stages after the first, which holds the embedding. [R3]"""
+    """Layers dealt out evenly; those left over go to the stages after the first, which holds the embedding. [R3]
+
+    Where `chunks` divides layers + 2 this is the split that counts embedding and head as a layer each.
+    """
     base, extra = divmod(layers, chunks)
     first = 1 if extra < chunks - 1 else 0
     return [base + (first <= chunk < first + extra) for chunk in range(chunks)]
