@@ -193,7 +193,6 @@ def test_the_source_is_the_id_without_its_number():
         ({"global_batch": "2"}, "batch_clash"),
         ({"hidden": "", "model": "my own"}, "no_architecture"),
         ({"n_experts": "8", "model": "my own"}, "no_architecture"),
-        ({"model": "Nemotron-H-56B", "notes": "hybrid: 54 Mamba2"}, "no_architecture"),
         ({"kv_heads": "5"}, "out_of_range"),
         ({"vocab": "999999999999"}, "out_of_range"),
         ({"gpus": "999999999999", "dp": "", "tp": "1", "pp": "1"}, "out_of_range"),

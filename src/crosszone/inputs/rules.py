@@ -159,6 +159,8 @@ def _check_replica_micro_batches(case: Case, counts: tuple[int, ...]) -> Iterato
 def check_heads(case: Case) -> Iterator[Notice]:
     """Degree t divides the heads, and divides the KV heads or is a multiple of them (which are then copied)."""
     t, model = case.strategy.tp, case.model
+    if not model.attention_layers:
+        return
     if model.heads % t:
         yield from _check_divides("tp_over_heads", "tp", t, model.heads, heads=model.heads)
     # latent attention has keys and values for every head
@@ -169,11 +171,23 @@ def check_heads(case: Case) -> Iterator[Notice]:
 def check_widths(case: Case) -> Iterator[Notice]:
     """Degree t divides the width of the MLP and of an expert."""
     t, model = case.strategy.tp, case.model
-    widths = {"ffn_hidden": model.ffn_hidden} if model.moe_layers < model.layers else {}
+    widths = {"ffn_hidden": model.ffn_hidden} if model.mlp_layers else {}
     if model.moe and case.strategy.ep == 1:
         widths["moe.ffn_hidden"] = model.moe.ffn_hidden
     for key, width in widths.items():
         yield from _check_divides("tp_over_width", "tp", t, width, key=key, width=width)
+
+
+def check_mamba(case: Case) -> Iterator[Notice]:
+    """Degree t divides the heads and the groups of Mamba layers; their sequence is not cut by context parallelism."""
+    s, mamba = case.strategy, case.model.mamba
+    if mamba is None:
+        return
+    # MambaMixer of Megatron-Core: each rank has whole heads, and whole groups of them
+    for key, number in {"mamba.heads": mamba.heads, "mamba.groups": mamba.groups}.items():
+        yield from _check_divides("tp_over_mamba", "tp", s.tp, number, key=key, number=number)
+    if s.cp > 1:
+        yield _build_notice("cp_with_mamba", "cp", s.cp)
 
 
 def check_tensor_groups(case: Case) -> Iterator[Notice]:
@@ -305,6 +319,7 @@ RULES: tuple[Rule, ...] = (
     check_batch,
     check_heads,
     check_widths,
+    check_mamba,
     check_tensor_groups,
     check_layers,
     check_schedule,

@@ -29,7 +29,7 @@ from crosszone.cost.replicas import (
     group_replicas,
     optimizer_s,
 )
-from crosszone.cost.stages import StageCost, StageLayers, build_stage_layers
+from crosszone.cost.stages import StageCost, StageLayers
 from crosszone.cost.tiers import Tier
 from crosszone.errors import Notice
 from crosszone.inputs.strategy import Strategy
@@ -334,6 +334,7 @@ def _has_even_chunks(batch: Batch) -> Numbers:
     """1 where virtual stages are alike but for the model's ends: a pipeline then fills in one's share of a stage."""
     m, w = batch.model, batch.work
     unlike = (as_array(m.moe_layers) > 0) & ((as_array(m.first_dense) > 0) | (as_array(m.moe_every) > 1))
+    unlike = unlike | (as_array(m.hybrid) > 0) | (as_array(m.mtp_layers) > 0)
     if np.any(as_array(w.interleave) > 1):  # one layer less where the embedding or the head stands for it
         unlike = unlike | (plain(batch.counts) % plain(w.interleave) != 0).any(axis=-1, keepdims=True)
     return np.where((as_array(w.v_shaped) > 0) | (unlike & (as_array(w.interleave) > 1)), 0.0, 1.0)
@@ -572,12 +573,7 @@ def _split_into_chunks(
         return t.forward[:, :, None], t.backward[:, :, None], np.zeros((1, 1, 1))
     in_order = list_stages_in_order(strategy.pipeline_schedule, stages, parts)
     gpu, own_k = _reorder_columns(batch.gpu, in_order), _reorder_columns(k, in_order)
-    layers = build_stage_layers(
-        np.atleast_2d(np.asarray(chunks, dtype=float)),
-        batch.model.first_dense,
-        batch.model.moe_every,
-        batch.model.moe_layers,
-    )
+    layers = batch.build_chunk_layers(chunks)
     per = StageCost(LayerCost(batch.model, batch.work, gpu, batch.stack, own_k, batch.measured), layers)
     shape = (count, stages * parts)
     forward, backward = (np.broadcast_to(x, shape)[:, place] for x in (per.forward_s, per.backward_s))
