@@ -79,8 +79,12 @@ def _require_trainable(launch: Launch) -> None:
     model = launch.scenario.model
     if model.pattern is not None:
         raise build_refusal("bundle_hybrid", "model.pattern", model.name)
-    if model.mtp_layers and launch.framework != MEGATRON:
+    if launch.framework == MEGATRON:
+        return
+    if model.mtp_layers:
         raise build_refusal("bundle_mtp", "model.mtp_layers", model.mtp_layers, framework=launch.framework)
+    if model.moe and model.moe.latent:
+        raise build_refusal("bundle_latent", "model.moe.latent", model.moe.latent, framework=launch.framework)
 
 
 MEGATRON = "megatron"  # The framework whose own model a bundle trains; the others train that of the bundle

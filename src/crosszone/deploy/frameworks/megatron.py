@@ -329,6 +329,8 @@ def _list_model_flags(m: Model, seq_len: int, tp: int) -> Iterator[Flag]:
     yield describe_field("--num-layers", m.layers, "layers")
     if m.mtp_layers:
         yield describe_field("--mtp-num-layers", m.mtp_layers, "mtp_layers")
+    if m.mtp_layers and m.mtp_shared:
+        yield describe_field("--mtp-use-repeated-layer", True, "mtp_shared")
     yield describe_field("--hidden-size", m.hidden, "hidden")
     yield describe_field("--ffn-hidden-size", m.ffn_hidden, "ffn_hidden")
     yield describe_field("--num-attention-heads", m.heads, "heads")
@@ -399,6 +401,8 @@ def _list_moe_flags(m: Model) -> Iterator[Flag]:
     yield "--num-experts", moe.experts, "model", {"field": "model.moe.experts"}
     yield "--moe-router-topk", moe.top_k, "model", {"field": "model.moe.top_k"}
     yield "--moe-ffn-hidden-size", moe.ffn_hidden, "model", {"field": "model.moe.ffn_hidden"}
+    if moe.latent:
+        yield "--moe-latent-size", moe.latent, "model", {"field": "model.moe.latent"}
     if moe.shared_experts:
         width = moe.shared_experts * moe.shared_ffn_hidden
         params = {"count": moe.shared_experts, "width": moe.shared_ffn_hidden}
