@@ -161,10 +161,10 @@ class SampledLayer(LayerCost):
         self.backward_excess = self.block_excess
         return super()._estimate_moe_layer(block)
 
-    def _sum_layer(self, kind: str, parts: Any) -> Layer:
+    def _sum_layer(self, kind: str, parts: Any, scope: Any = None) -> Layer:
         """Forward and recomputation of the forward kernels, the backward pass of the backward ones."""
-        forward = super()._sum_layer(kind, parts)
-        backward = super()._sum_layer(kind, replace(parts, matmul=parts.matmul + self.backward_excess))
+        forward = super()._sum_layer(kind, parts, scope)
+        backward = super()._sum_layer(kind, replace(parts, matmul=parts.matmul + self.backward_excess), scope)
         return replace(forward, backward=backward.backward)
 
     def _estimate_head(self) -> tuple[Any, Any]:

@@ -175,7 +175,7 @@ def print_spreads(runs: Sequence[MeasuredRun]) -> None:
     """Of each stack: its own spread, shrunk to the common one, which is the mean of all stacks predicted as unknown."""
     by_stack: dict[str, list[MeasuredRun]] = {}
     for run in runs:
-        by_stack.setdefault(run.stack, []).append(run)
+        by_stack.setdefault(run.stack or UNKNOWN, []).append(run)
     own, unknown, bias = {}, [], []
     for stack, of_stack in by_stack.items():
         rows = build_memory_rows(of_stack)

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.calibrate.runs import MEASURED, NEEDED, MeasuredRun, Skipped, parse_source, read_runs
+from crosszone.calibrate.runs_inference import parse_pipeline_layout
+from crosszone.deploy.frameworks.megatron import format_layout
 from crosszone.errors import FileError, InputError
 from crosszone.inputs.parameters import parameters
 from effort import examples
@@ -193,7 +195,8 @@ def test_the_source_is_the_id_without_its_number():
         ({"global_batch": "2"}, "batch_clash"),
         ({"hidden": "", "model": "my own"}, "no_architecture"),
         ({"n_experts": "8", "model": "my own"}, "no_architecture"),
-        ({"model": "Nemotron-H-56B", "notes": "hybrid: 54 Mamba2"}, "no_architecture"),
+        ({"model": "Nemotron-H-56B", "notes": "hybrid: 54 Mamba2"}, "no_architecture"),  # 32 layers, not 118
+        ({"model": "DeepSeekV4 Flash"}, "no_architecture"),
         ({"kv_heads": "5"}, "out_of_range"),
         ({"vocab": "999999999999"}, "out_of_range"),
         ({"gpus": "999999999999", "dp": "", "tp": "1", "pp": "1"}, "out_of_range"),
@@ -289,3 +292,46 @@ def test_nanotron_deals_layers_out_by_their_cost_with_the_heads(tmp_path, stages
     runs, _ = read_runs(written(tmp_path, PLAIN | shape | degrees | {"notes": "tied embeddings"}))
     assert runs[0].case.strategy.layers_per_stage == layers
     assert runs[0].facts["memory_of_first_stage"] is True
+
+
+# ---- layouts of pipelines
+
+
+@pytest.mark.parametrize(
+    ("text", "layers", "mtp"),
+    [
+        ("Et*4|(t*4|)*14tmL", (4, *[4] * 14, 1), 1),
+        ("Et|(tt|)*2mL", (1, 2, 2, 0), 1),
+        ("E|(t|)*3,L", (0, 1, 1, 1, 0), 0),
+        ("Et*2, | t*3 | m | L", (2, 3, 0, 0), 1),
+        ("EtL", (1,), 0),
+    ],
+)
+def test_megatrons_layouts_are_read(text, layers, mtp):
+    """[R3] E embedding, t layer, m multi-token prediction, L loss, | between virtual stages."""
+    layout = parse_pipeline_layout(text)
+    assert layout is not None and (layout.layers, layout.mtp_layers) == (layers, mtp)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "t|t", "EtLE", "tEL", "Et*9999|(t*9999|)*9999L", "Et*|L", "Et x L", "E(((t|)*2)*2L*", "E" * 300 + "L"]
+)
+def test_what_is_no_layout_is_none(text):
+    assert parse_pipeline_layout(text) is None
+
+
+@given(st.lists(st.integers(0, 5), min_size=2, max_size=12), st.integers(0, 1))
+def test_a_layout_of_a_bundle_is_read_back(layers, mtp):
+    """[R3] What `format_layout` writes for Megatron."""
+    layout = parse_pipeline_layout(format_layout(layers, mtp))
+    assert layout is not None and (list(layout.layers), layout.mtp_layers) == (layers, mtp)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_layout_or_none(text):
+    layout = parse_pipeline_layout(text)
+    assert layout is None or len(layout.layers) <= 10_000
+
+
+def test_kinds_that_do_not_add_up_are_refused(tmp_path):
+    assert refused(tmp_path, gpu="4xA100+2xH100").code == "mixed_gpus"

@@ -359,8 +359,21 @@ def test_offloaded_states_are_counted_on_the_host():
 
 
 def test_stages_that_do_not_exist_hold_nothing():
-    found = memory("llama-2-7b", read_memory_coefficients("megatron-core"), 16, 16, 0, pp=2)
-    assert found.total[2] == 0
+    m = model("llama-2-7b")
+    stages = build_stage_layers(np.array([16, 16, 0]), m.first_dense, m.moe_every, m.moe_layers, stages=2)
+    k = read_memory_coefficients("megatron-core")
+    found = estimate_stage_memory(m, work(pp=2), software(), stages, k)
+    assert found.total[2] == 0 < found.total[1]
+
+
+def test_a_stage_without_layers_holds_the_embedding_or_the_head():
+    """[R3] 2 x 32000 x 4096 weights at 2 bytes, one table at each end of 0, 16, 16 and 0 layers; no activations of layers."""
+    found = memory("llama-2-7b", exact(), 0, 16, 16, 0, pp=4)
+    table = 32000 * 4096 * 2
+    assert found.weights[0] == table
+    assert found.weights[3] == table + 4096 * 2  # the final norm lies with the head
+    assert found.activations[0] == 0 < found.activations[1]
+    assert found.logits[3] > 0 == found.logits[2]
 
 
 DEGREES = st.sampled_from([1, 2, 4, 8])

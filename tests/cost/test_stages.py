@@ -27,9 +27,25 @@ def test_every_second_layer_may_be_moe():
 
 def test_columns_of_a_shorter_pipeline_end_in_stages_that_do_not_exist():
     """[R4]"""
-    stages = build_stage_layers([[2, 2, 0], [1, 1, 2]], first_dense=0, moe_every=1, moe_layers=0)
+    stages = build_stage_layers([[2, 2, 0], [1, 1, 2]], first_dense=0, moe_every=1, moe_layers=0, stages=[[2], [3]])
     assert stages.last.tolist() == [[0, 1, 0], [0, 0, 1]]
     assert stages.layers.tolist() == [[2, 2, 0], [1, 1, 2]]
+    assert stages.present.tolist() == [[True, True, False], [True, True, True]]
+
+
+def test_a_stage_at_either_end_may_hold_the_embedding_or_the_head_alone():
+    """[R3] [R4] One layer on three stages: 0, 1, 0; the head is on the third, though the second has the last layer."""
+    stages = build_stage_layers([[0, 1, 0, 0], [1, 1, 1, 1]], 0, 1, 0, stages=[[3], [4]])
+    assert stages.first.tolist() == [[1, 0, 0, 0], [1, 0, 0, 0]]
+    assert stages.last.tolist() == [[0, 0, 1, 0], [0, 0, 0, 1]]
+    assert stages.present.tolist() == [[True, True, True, False], [True] * 4]
+
+
+def test_runs_of_equal_stages_end_where_the_pipeline_does():
+    """[R4] Stages 0, 2 x 1 and 0 layers, then padding, as the search has them."""
+    stages = build_stage_layers([[0, 1, 0, 0]], 0, 1, 0, repeats=np.array([[1, 2, 1, 1]]), stages=[[4]])
+    assert stages.present.tolist() == [[True, True, True, False]]
+    assert stages.last.tolist() == [[0, 0, 1, 0]]
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.integers(0, 5), st.integers(1, 3))
@@ -39,7 +55,7 @@ def test_all_layers_are_held_once_and_one_stage_has_each_end(counts, first_dense
     assert stages.layers.tolist() == counts
     assert (stages.moe >= 0).all()
     assert (stages.dense >= 0).all()
-    assert stages.first.sum() == stages.last.sum() == (1 if sum(counts) else 0)
+    assert stages.first.sum() == stages.last.sum() == 1
 
 
 def test_the_embedding_reads_and_writes_a_row_a_token():

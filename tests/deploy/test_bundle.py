@@ -247,3 +247,22 @@ def test_why_torchft_does_not_average_is_told_in_the_readme():
     assert made.framework in ("ddp", "fsdp")
     assert [one["code"] for one in made.warnings][-1] == "torchft_cannot"
     assert "not by torchft" in made.get_text("README.md")
+
+
+@pytest.mark.parametrize(
+    ("framework", "model", "code"),
+    [
+        ("ddp", {"mtp_layers": 1}, "bundle_mtp"),
+        ("ddp", {"moe": {"experts": 4, "top_k": 2, "ffn_hidden": 64, "latent": 32}}, "bundle_latent"),
+        ("ddp", {"pattern": "M-", "mamba": {"heads": 4, "head_dim": 16, "state": 16}}, "bundle_hybrid"),
+        ("megatron", {"pattern": "*-"}, "bundle_hybrid"),
+    ],
+)
+def test_models_that_no_bundle_trains_are_refused(framework, model, code):
+    """[R5] [O21] What can be predicted but not trained is said, not left out."""
+    small = {"hidden": 64, "heads": 4, "ffn_hidden": 128, "vocab": 512} | ({} if "pattern" in model else {"layers": 2})
+    fields = TWO | {"model": small | model, "job": TWO["job"] | {"framework": framework}}
+    with pytest.raises(InputError) as caught:
+        bundle(fields)
+    assert [notice.code for notice in caught.value.notices] == [code]
+    assert caught.value.notices[0].message("zh") and caught.value.notices[0].hint()

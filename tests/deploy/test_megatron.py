@@ -115,7 +115,7 @@ def test_the_conditions_of_validate_args_hold(name: str, file: str) -> None:
         assert len(stages) % pp == 0
         chunks = len(stages) // pp
         letters = "".join(stages)
-        assert letters == f"E{'t' * layers}L"
+        assert letters == f"E{'t' * layers}{'m' * number('--mtp-num-layers', 0)}L"
     if chunks > 1:
         m, size = batch // (micro * dp), number("--microbatch-group-size-per-virtual-pipeline-stage", pp)
         assert pp > 1 and pp <= size <= m and (m % size == 0 or m % size >= pp)
@@ -342,11 +342,17 @@ def test_every_catalogue_model_has_flags_or_a_refusal_that_names_its_fields() ->
         ([9, 8, 8, 7], "Et*9|(t*8|)*2,t*7L"),
         ([1, 2], "Et|t*2L"),
         ([0, 4, 4, 0], "E|(t*4|)*2,L"),
+        ([0, *[1] * 126, 0], "E|(t|)*126,L"),
         ([2, 1, 1, 1, 3], "Et*2|(t|)*3,t*3L"),
     ],
 )
 def test_a_layout_is_spelled_as_megatron_reads_it(layers: list[int], layout: str) -> None:
     assert format_layout(layers) == layout
+
+
+def test_a_layout_says_where_further_tokens_are_predicted() -> None:
+    """The layout of DeepSeek-V3 in NVIDIA's recipes, Et*4|(t*4|)*14tmL, with commas that mean nothing."""
+    assert format_layout([*[4] * 15, 1], mtp_layers=1) == "Et*4|(t*4|)*14,tmL"
 
 
 def parse_layout(layout: str) -> list[str]:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosszone import catalogue
+from crosszone import Model, catalogue
 from crosszone.inputs.flops import forward_flops_per_token, tokens_seen, training_flops_per_token
+from crosszone.inputs.value import parse
 
 
 def test_megatron_sc21_formula_is_met():
@@ -74,3 +75,31 @@ def test_an_encoder_sees_the_whole_sequence():
 def test_six_operations_per_parameter_and_token_is_nearly_right_for_a_short_sequence():
     model = catalogue().model("llama-2-70b")
     assert training_flops_per_token(model, 1) == pytest.approx(6 * 68.7e9, rel=0.01)
+
+
+HYBRID = {"pattern": "M*-", "hidden": 8, "heads": 2, "ffn_hidden": 16, "vocab": 10,
+    "mamba": {"heads": 4, "head_dim": 4, "state": 4, "chunk": 8}}  # fmt: skip
+
+
+def test_a_mamba_layer_is_counted_by_hand():
+    """[F3] Projections 2 x 8 x (44 + 16), convolution 2 x 4 x 24; core 2 x 8 x (4 + 16) inside a chunk, 4 x 4 x 16 states."""
+    flops = forward_flops_per_token(parse(Model, HYBRID), 64)
+    assert flops.mamba_projections == 960 + 192
+    assert flops.mamba_core == 320 + 256
+    assert flops.attention_projections == 2 * 4 * 64
+    assert flops.mlp == 2 * 3 * 8 * 16
+
+
+def test_a_further_token_costs_a_layer_a_projection_and_a_head():
+    """[F4] Two layers and one of multi-token prediction: half of the layers once more, 4 x 64, and 2 x 10 x 8."""
+    fields = {"layers": 2, "hidden": 8, "heads": 2, "ffn_hidden": 16, "vocab": 10}
+    plain = forward_flops_per_token(parse(Model, fields), 64)
+    more = forward_flops_per_token(parse(Model, fields | {"mtp_layers": 1}), 64)
+    assert more.total - plain.total == more.mtp == (plain.total - plain.head) / 2 + 256 + 160
+
+
+def test_experts_in_a_latent_width_and_the_way_there_and_back():
+    """[F1] Two experts of 6 at a width of 4: 2 x 2 x 3 x 4 x 6, and 2 x 2 x 8 x 4 for both projections."""
+    moe = {"experts": 4, "top_k": 2, "ffn_hidden": 6, "latent": 4}
+    flops = forward_flops_per_token(parse(Model, HYBRID | {"pattern": "ME", "moe": moe}), 64)
+    assert flops.routed_experts == 288 and flops.shared_experts == 128

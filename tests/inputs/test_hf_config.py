@@ -77,7 +77,17 @@ def test_a_file_gives_the_architecture_of_the_catalogue_entry(name: str) -> None
     imported, expected = read_hf_config(FIXTURES / f"{name}.json"), catalogue().model(name)
     alike = ["kind", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn_hidden", "vocab", "attention"]
     alike += ["activation", "positions", "norm", "norms_per_layer", "qk_norm", "tied_embeddings", "parallel_residual"]
-    alike += ["mla", "moe", "window", "attention_sinks", "embedding_width", "max_seq_len"]
+    alike += [
+        "pattern",
+        "mamba",
+        "mtp_layers",
+        "mla",
+        "moe",
+        "window",
+        "attention_sinks",
+        "embedding_width",
+        "max_seq_len",
+    ]
     assert {key: getattr(imported, key) for key in alike} == {key: getattr(expected, key) for key in alike}
     assert set(imported.bias) == set(expected.bias)
 
@@ -104,6 +114,7 @@ def test_a_file_gives_the_architecture_of_the_catalogue_entry(name: str) -> None
         ("gpt-oss-20b", 20_914_757_184),
         ("bloom-176b", 176_247_271_424),
         ("mpt-7b", 6_649_286_656),
+        ("nemotron-3-nano", 31_577_940_288),
     ],
 )
 def test_a_file_gives_the_count_of_the_published_weights(name: str, published: int) -> None:
@@ -117,6 +128,48 @@ def test_llama_3_8b_shares_8_key_value_heads_among_32() -> None:
     model = read_hf_config(FIXTURES / "llama-3-8b.json")
     assert (model.kv_heads, model.ffn_hidden, model.attention) == (8, 14336, "gqa")
     assert (model.activation, model.norm, model.positions, model.bias) == ("swiglu", "rmsnorm", "rotary", ())
+
+
+MAMBA = {"mamba_n_heads": 128, "mamba_d_head": 64, "mamba_d_state": 128, "mamba_n_groups": 1, "hidden_act": "silu"}
+
+
+def test_mamba_2_is_nothing_but_mamba_layers() -> None:
+    """Sizes of state-spaces/mamba2-2.7b in the names of transformers; heads follow from the expansion."""
+    sizes = {"hidden_size": 2560, "num_hidden_layers": 64, "vocab_size": 50288, "n_groups": 1}
+    model = parse_hf_config({"model_type": "mamba2", "tie_word_embeddings": True} | sizes)
+    assert model.pattern == "M" * 64 and model.mamba is not None and model.mamba.heads == 80
+    assert parameters(model).total == 2_702_599_680
+
+
+def test_bamba_has_two_blocks_a_layer() -> None:
+    """ibm-ai-platform/Bamba-9B: 9.78B."""
+    config = SIZES | MAMBA | {"model_type": "bamba", "hidden_size": 4096, "intermediate_size": 14336}
+    config |= {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256}
+    model = parse_hf_config(config | {"attn_layer_indices": [9, 18, 27]})
+    assert model.layers == 64 and model.pattern is not None and model.pattern.startswith("M-" * 9 + "*-M-")
+    assert parameters(model).total == 9_780_235_392
+
+
+def test_granite_4_has_experts_after_each_mixer_or_an_mlp_where_there_are_none() -> None:
+    """granite-4.0-h-tiny: 7B with 1B active."""
+    kinds = (["mamba"] * 5 + ["attention"] + ["mamba"] * 4) * 4
+    config = SIZES | MAMBA | {"model_type": "granitemoehybrid", "hidden_size": 1536, "num_hidden_layers": 40}
+    config |= {"layer_types": kinds, "num_attention_heads": 12, "intermediate_size": 512, "vocab_size": 100352}
+    config |= {"shared_intermediate_size": 1024, "num_local_experts": 64, "num_experts_per_tok": 6, "mamba_n_heads": 48}
+    model = parse_hf_config(config)
+    assert (model.mamba_layers, model.attention_layers, model.moe_layers) == (36, 4, 40)
+    assert parameters(model).total == pytest.approx(6.94e9, rel=0.002)
+    dense = parse_hf_config(config | {"num_local_experts": 0})
+    assert dense.moe is None and dense.mlp_layers == 40 and dense.ffn_hidden == 1024
+
+
+def test_nemotron_h_may_list_its_blocks_by_name() -> None:
+    config = without(fixture("nemotron-3-nano"), "hybrid_override_pattern", "num_hidden_layers")
+    names = {"M": "mamba", "E": "moe", "*": "attention"}
+    pattern = fixture("nemotron-3-nano")["hybrid_override_pattern"]
+    assert parse_hf_config(config | {"layers_block_type": [names[x] for x in pattern]}).pattern == pattern
+    refused(config | {"layers_block_type": ["mamba", "rwkv"]}, "not_one_of")
+    refused(config | {"layers_block_type": ["mamba", 7]}, "not_one_of")
 
 
 def test_qwen_2_5_has_a_bias_on_queries_keys_and_values_only() -> None:

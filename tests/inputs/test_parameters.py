@@ -62,6 +62,29 @@ def test_experts_counted_by_hand_with_first_dense_and_shared():
     assert counted.total - counted.active == 2 * 3 * 8 * 6
 
 
+def test_a_mamba_layer_counted_by_hand():
+    """[P1] 8 x 44 + 16 x 8 of the projections, 24 x (4 + 1) of the convolution, 3 x 4 and 16; one norm a block."""
+    hybrid = {"pattern": "M-*", "mamba": {"heads": 4, "head_dim": 4, "state": 4}}
+    counted = parameters(parse(Model, {"hidden": 8, "heads": 2, "ffn_hidden": 16, "vocab": 10} | hybrid))
+    assert counted.mamba == 352 + 128 + 120 + 12 + 16
+    assert counted.attention == 4 * 8 * 8 and counted.mlp == 3 * 8 * 16
+    assert counted.norms == 3 * 8 + 8
+
+
+def test_multi_token_prediction_is_counted_beside_the_total():
+    """[P1] A layer with its two norms, 2 x 8 x 8 and three norms more; the same weights however often they are passed."""
+    plain, more = parameters(tiny()), parameters(tiny(mtp_layers=2))
+    layer = 4 * 8 * 8 + 3 * 8 * 16 + 2 * 8
+    assert more.total == plain.total
+    assert more.trained - more.total == 2 * (layer + 2 * 8 * 8 + 3 * 8)
+    assert parameters(tiny(mtp_layers=2, mtp_shared=True)).mtp == more.mtp / 2
+
+
+def test_deepseeks_module_is_as_large_as_its_weights_say():
+    """[P1] 11.5B of its own beside 671B (README of the weights)."""
+    assert parameters(catalogue().model("deepseek-v3")).mtp / 1e9 == pytest.approx(11.5, rel=0.01)
+
+
 def test_every_other_layer_may_be_sparse():
     moe = {"experts": 4, "top_k": 1, "ffn_hidden": 6, "every": 2}
     assert parameters(tiny(layers=6, moe=moe)).mlp == 3 * 3 * 8 * 16
@@ -164,6 +187,9 @@ def test_well_known_models_are_counted_to_the_last_parameter(name, total):
         ("gpt-3-175b", 174.6, 1),
         ("mixtral-8x7b", 46.7, 1),
         ("deepseek-v3", 671, 0),
+        ("nemotron-h-8b", 8.1, 1),
+        ("nemotron-3-nano", 31.6, 1),
+        ("mamba-2-2.7b", 2.703, 3),
     ],
 )
 def test_the_named_anchors_hold(name, total_b, digits):

@@ -75,6 +75,9 @@ def test_each_clash_is_named_with_the_nearest_legal_value(strategy, changes, cod
         ({"pp": 4, "dp": 2, "layers_per_stage": [8, 8, 16]}, {}, "split_length"),
         ({"pp": 4, "dp": 2, "layers_per_stage": [8, 8, 8, 9]}, {}, "split_sum"),
         ({"pp": 8, "interleave": 8, "dp": 1}, {}, "stages_over_layers"),
+        ({"pp": 2, "interleave": 17, "dp": 4}, {}, None),  # 34 slots: 32 layers, embedding and head
+        ({"pp": 3, "interleave": 11, "dp": 2}, {}, "stages_over_layers"),  # 33: neither 32 nor 34
+        ({"pp": 3, "dp": 2, "layers_per_stage": [16, 0, 16]}, {}, None),
         ({"interleave": 2, "dp": 8}, {}, "interleave_without_stages"),
         ({"pp": 2, "schedule": "zbv", "dp": 4}, {}, "v_schedule_chunks"),
         ({"pp": 2, "schedule": "1f1b", "interleave": 2, "dp": 4}, {}, "schedule_not_interleaved"),
@@ -165,6 +168,10 @@ def test_a_group_larger_than_a_node_takes_whole_nodes():
         ("megatron", {"pp": 2, "dp": 4, "schedule": "zero-bubble"}, {}, "framework_lacks"),
         ("megatron", {"pp": 4, "interleave": 2, "dp": 2}, {"global_batch": 6}, "framework_interleaved_groups"),
         ("megatron", {"pp": 4, "interleave": 2, "dp": 2}, {"global_batch": 12}, None),  # 6 micro-batches in one group
+        ("fsdp", {"pp": 2, "dp": 4, "layers_per_stage": [0, 32]}, {}, "framework_empty_stage"),
+        ("fsdp", {"pp": 2, "interleave": 17, "dp": 4}, {}, "framework_stages_over_layers"),
+        ("megatron", {"pp": 2, "dp": 4, "layers_per_stage": [0, 32]}, {}, None),
+        ("megatron", {"pp": 2, "interleave": 17, "dp": 4}, {}, None),
         ("megatron", {"tp": 2, "dp": 4, "communication": {"overlap_tensor": True}}, {}, "framework_needs"),
         (
             "megatron",

@@ -146,7 +146,7 @@ def test_a_mistake_in_a_cluster_file_names_that_file(tmp_path):
         ("model: llama-2-7b", "model: {size_b: many}", 2, "model", "size_out_of_range"),
         ("model: llama-2-7b", "model: {size_b: 7, layers: 3}", 2, "model", "model_key_alone"),
         ("model: llama-2-7b", "model: {hf_config: nowhere.json}", 2, "model", "file_missing"),
-        ("model: llama-2-7b", "model: Nemotron-H-56B", 2, "model", "unsupported_model"),
+        ("model: llama-2-7b", "model: DeepSeekV4 Flash", 2, "model", "unsupported_model"),
         ("gpus: 8", "gpus: .inf", 10, "cluster.zones[0].nodes[0].gpus", "must_be_whole"),
         ("gpu: a100-80gb-sxm", "gpu: [a100]", 10, "cluster.zones[0].nodes[0].gpu", "must_be_entry"),
         ("name: good", "name: good\nversion: 99", 2, "version", "version_unknown"),

@@ -80,7 +80,7 @@ def chains_of(layout: StageMap, swaps: Sequence[dict[int, int]] = ()) -> Chains:
 
 
 def schedules(problem: Problem, framework: Framework, pp: int, m: int) -> Iterator[tuple[str | None, int]]:
-    """Schedules with their chunks: all chunks hold equally many layers."""
+    """Schedules with their chunks: all hold equally many layers, or embedding and head count as a layer each."""
     layers = problem.model.layers
     if pp == 1:
         yield None, 1
@@ -88,7 +88,8 @@ def schedules(problem: Problem, framework: Framework, pp: int, m: int) -> Iterat
     for schedule in framework.schedules:
         if schedule == "interleaved":
             enough = m >= pp or not framework.interleaved_groups
-            yield from ((schedule, v) for v in range(2, 17) if layers % (pp * v) == 0 and enough)
+            slots = [layers, layers + 2] if framework.name == "megatron" else [layers]
+            yield from ((schedule, v) for v in range(2, 17) if any(n % (pp * v) == 0 for n in slots) and enough)
         elif schedule in ("zbv", "dualpipev"):
             if layers % (2 * pp) == 0:
                 yield schedule, 2

@@ -64,6 +64,12 @@ def model_fields(pick: Pick, widths: Sequence[tuple[int, int]] = SMALL) -> dict[
         fields["layers"] = max(3, fields["layers"])
         moe = {"experts": pick([4, 6]), "top_k": 2, "ffn_hidden": hidden, "shared_experts": pick([0, 1])}
         fields["moe"] = moe | {"first_dense": pick([0, 1]), "every": pick([1, 2])}
+    elif pick([False, False, False, True]):
+        fields["pattern"] = pick(["M-M-", "M*-M", "MM*-M-", "*-M-*-M-"])
+        fields["layers"] = len(fields["pattern"])
+        fields["mamba"] = {"heads": 16, "head_dim": hidden // 8, "state": 64, "groups": pick([1, 8])}
+    if pick([False, False, False, True]):
+        fields["mtp_layers"] = pick([1, 2])
     return fields
 
 

@@ -31,6 +31,28 @@ def test_every_schedule_is_simulated_over_links_between_zones(schedule):
     assert links == {"a > b", "b > a", "b > c", "c > b", "c > d", "d > c"} | back_to_the_first
 
 
+def test_the_head_has_a_virtual_stage_of_its_own_where_layers_leave_it_one():
+    """[R3] 30 layers on 2 x 16: 0, thirty times 1, 0. The embedding's pass is shorter than a layer's, the head's is there."""
+    model = {"like": "llama-2-7b", "layers": 30}
+    p = placed({"pp": 2, "interleave": 16, "dp": 1, "tp": 8}, model=model)
+    forward_s = p.step.pipelines.columns["forward_s"][0]
+    per_chunk = forward_s.T.ravel()  # virtual stages in order: chunk after chunk, stage after stage
+    assert per_chunk[0] < 0.5 * per_chunk[1]
+    assert per_chunk[1:-1] == pytest.approx(per_chunk[1:-1].mean(), rel=0.01)  # sends are shared out by stage
+    head_s = float(p.step.times.cost.forward["head"][0, 1])
+    assert per_chunk[-1] > head_s > 0
+    assert [stage.layers for stage in p.memory.stages] == [15, 15]
+
+
+def test_a_plain_stage_may_hold_only_the_head():
+    """[R3] 16, 16, 0: two thirds of the parameters are where the layers are, and the last stage has a head and a bubble."""
+    some, even = placed({"pp": 3, "dp": 1, "layers_per_stage": [16, 16, 0]}), placed({"pp": 3, "dp": 1})
+    assert some.memory.stages[2].parts["activations"] < 0.1 * even.memory.stages[2].parts["activations"]
+    assert some.step.times.cost.forward["head"][0].tolist()[:2] == [0, 0]
+    assert some.step.times.cost.forward["head"][0, 2] == even.step.times.cost.forward["head"][0, 2] > 0
+    assert some.step_time.expected > even.step_time.expected
+
+
 @pytest.mark.parametrize("schedule", SHAPES)
 def test_every_schedule_has_a_timeline_that_ends_with_its_step(schedule):
     """[S10]"""

@@ -74,7 +74,7 @@ def predict_components(run: ComponentRun, profiles: Profiles) -> Components:
     """
     prediction = build_measured_predictor(run.id, run.case, load_frameworks()["deepspeed"], profiles)
     times, stages = prediction.step.times, run.case.strategy.pp
-    (layer, _), row = times.layer.complete_layers, prediction.row
+    layer, row = times.layer.complete_layers["dense"], prediction.row
 
     def expand_stages(value: Any) -> Floats:
         """A row of the batch, one entry a stage."""

@@ -37,6 +37,7 @@ from crosszone.calibrate.runs_inference import (
     build_strategy,
     build_user_strategy,
     complete_degrees,
+    read_layout,
     read_row_text,
     read_user_text,
 )
@@ -45,18 +46,31 @@ from crosszone.cost.profile import format_stack
 from crosszone.errors import FileError, InputError, Notice
 from crosszone.inputs.catalogue import Catalogue, catalogue
 from crosszone.inputs.cluster import Cluster, NodeGroup, Zone
-from crosszone.inputs.flops import training_flops_per_token
+from crosszone.inputs.flops import TRAINING_PASSES, training_flops_per_token
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.job import Job
 from crosszone.inputs.model import Model
+from crosszone.inputs.parameters import parameters
 from crosszone.inputs.rules import Case
 from crosszone.inputs.software import Software, parse_stack
 
 USUAL_GPUS_PER_NODE = 8  # GPUs of a node where neither the row nor the catalogue says
 _REMEMBERED = 4096
-_SEVERAL_KINDS = re.compile(r"\d+x.+\+|\+\s*\d+x|;|,.*\bx\d", re.IGNORECASE)
+_KIND = re.compile(r"\s*(?P<count>\d{1,9})\s*x\s*(?P<name>\S.*)", re.IGNORECASE)
 _MEMORY_SIZE = re.compile(r"\d\s*gb", re.IGNORECASE)
 _SIZE_IN_NAME = re.compile(r"\d+gb")
+
+
+def _split_kinds(text: str, gpus: int) -> list[tuple[str, int]]:
+    """Names and numbers of the GPU kinds of a run, as "16xRTX-2080+8xRTX-3090" states them; usually one."""
+    matches = [_KIND.fullmatch(part) for part in text.split("+")]
+    kinds = [(match["name"].strip(), int(match["count"])) for match in matches if match]
+    if "+" not in text or len(kinds) < len(matches):
+        return [(text, gpus)]
+    total = sum(count for _, count in kinds)
+    if total != gpus or 0 in dict(kinds).values():
+        raise RowError("mixed_gpus", f"The GPU kinds ({text[:60]}) are {total} GPUs, not the {gpus} of the run.")
+    return kinds
 
 
 class Clusters:
@@ -77,6 +91,31 @@ class Clusters:
         link_share: float = 1.0,
     ) -> tuple[Cluster, tuple[str, ...]]:
         """One zone with the row's nodes, and what was assumed of it; `link_share`: of the fast link's rate."""
+        kinds = _split_kinds(gpu_text, gpus)
+        groups: list[NodeGroup] = []
+        assumed: list[str] = []
+        for name, count in kinds:
+            group, assumptions = self._build_group(
+                name, count, gpus, per_node, link, nic_gbps_per_gpu, nic_of_stack, link_share
+            )
+            groups.append(group)
+            assumed += [what for what in assumptions if what not in assumed]
+        if len(kinds) > 1:
+            assumed.append("placement: GPU kinds in the order stated")
+        return Cluster(zones=(Zone(name="published", nodes=tuple(groups)),)), tuple(assumed)
+
+    def _build_group(
+        self,
+        gpu_text: str,
+        gpus: int,
+        all_gpus: int,
+        per_node: int | None,
+        link: str,
+        nic_gbps_per_gpu: float | None,
+        nic_of_stack: float | None,
+        link_share: float,
+    ) -> tuple[NodeGroup, list[str]]:
+        """The nodes of one GPU kind."""
         gpu, assumed = self._find_gpu(gpu_text)
         if gpu.link is not None and link_share != 1.0:
             gpu = gpu.replace(link=gpu.link.replace(gb_per_s_both_ways=link_share * gpu.link.gb_per_s_both_ways))
@@ -94,11 +133,11 @@ class Clusters:
             nic_gbps_per_gpu=None if nic_gbps_per_gpu is None else float(nic_gbps_per_gpu),
             intra_link="pcie" if uses_pcie else None,
         )
-        if nic_gbps_per_gpu is None and nodes > 1:
+        if nic_gbps_per_gpu is None and (nodes > 1 or gpus < all_gpus):
             why = "stack default" if nic_of_stack else "usual machine" if gpu.usual_machine else "no usual machine"
             group = group.replace(nic_gbps_per_gpu=float(nic_of_stack or group.network_gbps_node / per_node))
             assumed.append(f"network: {group.nic_gbps_per_gpu:g} Gbit/s per GPU ({why})")
-        return Cluster(zones=(Zone(name="published", nodes=(group,)),)), tuple(assumed)
+        return group, assumed
 
     def _find_gpu(self, text: str) -> tuple[Gpu, list[str]]:
         if not text:
@@ -107,11 +146,13 @@ class Clusters:
         if isinstance(entry, Gpu):
             sized = _MEMORY_SIZE.search(text) or not _SIZE_IN_NAME.search(entry.name)
             return entry, [] if sized else [f"gpu: {entry.name} (memory size not stated)"]
-        if _SEVERAL_KINDS.search(text):
-            raise RowError("mixed_gpus", f"The run mixes GPU kinds ({text[:60]}).")
         raise RowError("unknown_gpu", f"No catalogue entry goes by the GPU name {text[:60]!r}.")
 
 
+RECIPE_COLUMNS = (
+    *("cuda_graph", "moe_dispatcher", "moe_overlap", "recompute_modules", "recompute_layers", "pipeline_layout"),
+    *("attention_precision", "tensor_overlap"),
+)
 NEEDED = ("id", "gpu", "gpus", "framework")
 MEASURED = ("step_time_s", "tokens_per_s_per_gpu", "memory_gb")
 RATES = ("tflops_per_gpu", "mfu_pct", "hfu_pct")
@@ -234,13 +275,16 @@ def compute_step_s_from_tokens(tokens_per_s_per_gpu: float, tokens_per_step: int
 
 
 def compute_step_s_from_tflops(
-    tflops_per_gpu: float, model: Model, job: Job, gpus: int, *, count_masked: bool
+    tflops_per_gpu: float, model: Model, job: Job, gpus: int, *, count_masked: bool, count_parameters: bool = False
 ) -> float:
     """Seconds of a step from a published rate of model operations: F s B / (rate x G). [Q2]
 
-    F are the operations of a token as the source counts them: with or without the masked half of the attention.
+    F are the operations of a token as the source counts them: with or without the masked half of the attention, or six
+    for each parameter.
     """
     per_token = training_flops_per_token(model, job.seq_len, count_masked=count_masked)
+    if count_parameters:
+        per_token = 2.0 * TRAINING_PASSES * parameters(model).total
     return per_token * job.tokens_per_step / (tflops_per_gpu * 1e12 * gpus)
 
 
@@ -321,15 +365,15 @@ class RunReader:
             text.defaults.nic_gbps_per_gpu,
             float(text.facts.get("link_share", 1.0)),
         )
-        axes = complete_degrees({axis: read_integer(row, axis) for axis in AXES}, gpus, assumed)
-        multiple = text.defaults.vocab_multiple
+        axes = complete_degrees({axis: read_integer(row, axis) for axis in AXES}, gpus, assumed, text.degrees)
+        multiple, layout = text.defaults.vocab_multiple, read_layout(row)
         columns = tuple(read_integer(row, key) for key in (*SHAPE_COLUMNS, *EXPERT_COLUMNS))
         model, model_assumptions = self.architectures.build(
             row.get("model", "")[:LONGEST_NAME],
             columns,
             read_number(row, "params_b"),
             seq_len,
-            text.architecture,
+            text.architecture + ((("mtp_layers", layout.mtp_layers),) if layout else ()),
             multiple * axes["tp"] if multiple else None,
             text.defaults.vocab,
         )
@@ -344,6 +388,7 @@ class RunReader:
             modules=row.get("recompute_modules", ""),
             tensor_overlap=row.get("tensor_overlap", ""),
             notes=row.get("notes", ""),
+            layout=layout,
         )
         if self.as_user:
             strategy = build_user_strategy(cells, text, axes, batch)
@@ -377,7 +422,8 @@ class RunReader:
     def _find_earlier(self, run_id: str, row: Row) -> tuple[str | None, str | None]:
         """The rows this one duplicates and repeats."""
         figures = {"id", *RATES}
-        duplicate = self._find_first("figures", run_id, row, figures | {"source", "notes"})
+        # how a run was done in detail is stated for some releases only
+        duplicate = self._find_first("figures", run_id, row, figures | {"source", "notes", *RECIPE_COLUMNS})
         repeat = self._find_first("columns", run_id, row, figures | set(MEASURED))
         return duplicate, None if duplicate else repeat
 
@@ -401,7 +447,8 @@ def _derive_step_time(
     if text.rate is None or published is None:
         return None, None
     tflops = published if text.rate.peak_tflops is None else published / 100 * text.rate.peak_tflops
-    time_s = compute_step_s_from_tflops(tflops, model, job, gpus, count_masked=text.rate.count_masked)
+    counted = {"count_masked": text.rate.count_masked, "count_parameters": text.rate.count_parameters}
+    time_s = compute_step_s_from_tflops(tflops, model, job, gpus, **counted)
     return _require_finite(time_s), "tflops_per_gpu" if text.rate.peak_tflops is None else "mfu_pct"
 
 

@@ -72,6 +72,8 @@ class Rate:
     column: str
     count_masked: bool
     why: str
+    count_parameters: bool = False
+    """Six operations a parameter and token, and nothing for attention's core."""
     peak_tflops: float | None = None
     """The column is a percentage of this; None: it is TFLOP/s."""
 
@@ -92,6 +94,8 @@ class RowText:
     precision: str | None
     optimizer: str
     rate: Rate | None
+    degrees: Mapping[str, Any]
+    """Degrees and interleaving that the source states elsewhere, and where."""
 
 
 def read_row_text(row: Row) -> RowText:
@@ -178,6 +182,7 @@ def _read_text_columns(texts: tuple[str, ...]) -> RowText:
         zero=_find_first_rule("sharding", {"text": row["zero_stage_or_fsdp"]}).get("zero"),
         precision=_find_first_rule("precisions", {"text": row["precision"]}).get("is"),
         optimizer=_find_first_rule("optimizers", row)["optimizer"],
+        degrees=_find_first_rule("degrees", row),
         rate=Rate(**{key: value for key, value in rate.items() if key not in _PATTERNS}) if rate else None,
     )
 
@@ -236,6 +241,49 @@ class StrategyCells:
     """Modules recomputed, as the recipe columns name them."""
     tensor_overlap: str
     notes: str
+    layout: PipelineLayout | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineLayout:
+    """What each virtual stage holds, in pipeline order."""
+
+    layers: tuple[int, ...]
+    mtp_layers: int
+
+
+LONGEST_LAYOUT = 10_000  # Letters of an unrolled layout
+_LAYOUT_NOTE = re.compile(r"pipeline layout ([EtmL|*()\d,]+)")
+_LAYOUT = re.compile(r"[EtmL|*()\d,\s]+")
+_REPEATED = re.compile(r"(?:\(([^()]*)\)|([EtmL|]))\*(\d{1,4})")
+
+
+def parse_pipeline_layout(text: str) -> PipelineLayout | None:
+    """Megatron's layout string: E embedding, t layer, m multi-token prediction, L loss, | between virtual stages.
+
+        parse_pipeline_layout("Et*4|(t*4|)*14tmL")      # 4, fourteen times 4, 1 layers; 1 of multi-token prediction
+
+    `x*3` repeats a letter, `(...)*3` a group. None: no layout, or one that does not hold one E and one L.
+    """
+    unrolled = re.sub(r"[\s,]", "", text)
+    if not unrolled or not _LAYOUT.fullmatch(text):
+        return None
+    # letters first, then the groups they stand in
+    for pattern in (re.compile(r"()([EtmL|])\*(\d{1,4})"), _REPEATED):
+        unrolled = pattern.sub(lambda m: (m[1] or m[2])[:LONGEST_LAYOUT] * int(m[3]), unrolled)
+        if len(unrolled) > LONGEST_LAYOUT:
+            return None
+    unrolled = unrolled.replace("(", "").replace(")", "")
+    if unrolled.count("E") != 1 or unrolled.count("L") != 1 or not unrolled.startswith("E") or "*" in unrolled:
+        return None
+    stages = unrolled.split("|")
+    return PipelineLayout(layers=tuple(stage.count("t") for stage in stages), mtp_layers=unrolled.count("m"))
+
+
+def read_layout(row: Row) -> PipelineLayout | None:
+    """The pipeline layout of a row: in its column, else in its notes."""
+    note = _LAYOUT_NOTE.search(row.get("notes", "")[:LONGEST_TEXT])
+    return parse_pipeline_layout((row.get("pipeline_layout") or (note[1] if note else ""))[:LONGEST_TEXT])
 
 
 @dataclass
@@ -251,9 +299,21 @@ class Assumptions:
         self.decisive |= decisive
 
 
-def complete_degrees(stated: Mapping[str, int | None], gpus: int, assumed: Assumptions) -> dict[str, int]:
-    """All of tp, pp, dp and cp, from those stated and t p c d = G. [R1]"""
+def complete_degrees(
+    stated: Mapping[str, int | None],
+    gpus: int,
+    assumed: Assumptions,
+    published: Mapping[str, Any] | None = None,
+) -> dict[str, int]:
+    """All of tp, pp, dp and cp, from those stated and t p c d = G. [R1]
+
+    `published`: degrees that a source states elsewhere than in the row, and where (`why`).
+    """
     degrees_by_axis = {axis: value for axis, value in stated.items() if value is not None}
+    for axis in AXES:
+        if published and axis in published and axis not in degrees_by_axis:
+            degrees_by_axis[axis] = published[axis]
+            assumed.add(axis, published[axis], published["why"])
     if "cp" not in degrees_by_axis:
         degrees_by_axis["cp"] = 1
         assumed.add("cp", 1, "not stated")
@@ -335,7 +395,18 @@ def build_strategy(
     """The strategy of a row; `per_node` GPUs make a node."""
     layers = model.layers
     defaults, tp, pp, dp = text.defaults, axes["tp"], axes["pp"], axes["dp"]
-    interleave = row.interleave or _select_interleave(row, text, pp, layers, assumed)
+    stated = row.layout.layers if row.layout and pp > 1 else None
+    interleave = row.interleave
+    if interleave is None and pp > 1 and "interleave" in text.degrees:
+        interleave = int(text.degrees["interleave"])
+        assumed.add("interleave", interleave, text.degrees["why"])
+    interleave = interleave or _select_interleave(row, text, pp, layers, assumed)
+    if stated is not None and row.interleave is None and len(stated) % pp == 0:
+        interleave = len(stated) // pp
+    if stated is not None and (len(stated) != pp * interleave or sum(stated) != layers):
+        # a recipe's layout for other degrees than those of the row
+        assumed.add("layers_per_stage", "dealt out evenly", f"the layout has {len(stated)} virtual stages")
+        stated = None
     micro_batch = row.micro_batch
     if micro_batch is None:
         local = max(1, batch // dp)
@@ -381,7 +452,7 @@ def build_strategy(
         sequence_parallel=split_sequence,
         recompute=recompute,
         zero=zero,
-        layers_per_stage=split_stage_layers(model, pp, interleave, row.notes, text),
+        layers_per_stage=stated or split_stage_layers(model, pp, interleave, row.notes, text),
         shard_within="node" if in_node else "all",
         shard_ranks=None if in_node else shard_ranks,
         expert_tp=cut_experts if isinstance(cut_experts, int) else None,
@@ -420,7 +491,7 @@ def split_stage_layers(model: Model, stages: int, interleave: int, notes: str, t
         slots = [slots_each + (index < extra_slots) for index in range(chunks)]
     else:
         return None
-    if not (slots[0] and slots[-1]):
+    if chunks < 2 or not (slots[0] and slots[-1]):
         return None
     slots[0] -= 1
     slots[-1] -= 1
@@ -546,7 +617,13 @@ def _overlay_entry(
         raise RowError("no_architecture", f"The architecture is not known: {', '.join(missing)} missing, and {clash}.")
     if missing:
         assumed.append(f"{', '.join(missing)}: as {base.name} of the catalogue")
+    if differing and base.pattern is not None:
+        key = differing[0]
+        clash = f"{key} is {row_fields[key]}, of the catalogue's {base.name} {getattr(base, key)}"
+        raise RowError("no_architecture", f"The blocks of the hybrid are not known: {clash}.")
     fields = {key: getattr(base, key) for key in base.model_fields_set if key != "name"}
+    if "layers" in differing:  # some layers of a model, to measure layers: without what follows the last one
+        fields.pop("mtp_layers", None)
     if "hidden" in differing or "heads" in differing:  # another model of the same name
         fields.pop("head_dim", None)
         fields.pop("window", None)

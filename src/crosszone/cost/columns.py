@@ -18,7 +18,9 @@ from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import (
     count_attention_parameters,
+    count_expert_parameters,
     count_layer_norm_parameters,
+    count_mamba_parameters,
     count_mlp_parameters,
     count_norm_parameters,
     count_router_parameters,
@@ -36,6 +38,11 @@ MXFP8, ROWWISE = 7, 6
 REFERENCE_RELEASE = 25.75  # Release that coefficients of MoE layers stand for
 
 Column = TypeVar("Column")
+
+
+def is_used(values: Numbers) -> bool:
+    """Whether some model has it: a number is asked without NumPy, for most columns of one prediction are numbers."""
+    return bool(values > 0) if isinstance(values, int | float) else bool(np.any(as_array(values) > 0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +90,37 @@ class ModelColumns:
     embedding_params: Numbers
     head_params: Numbers
     """Head and final norm; a tied head has none of its own."""
+    expert_projection: Numbers = 0.0
+    """Width that tokens are projected to for the experts; 0: they are not."""
+    hybrid: Numbers = 0.0
+    """1: layers are blocks of one kind each, so that a dense or MoE one has no attention."""
+    attention_layers: Numbers = 0.0
+    """Of a hybrid: its attention blocks."""
+    attention_block_params: Numbers = 0.0
+    mamba_layers: Numbers = 0.0
+    mamba_params: Numbers = 0.0
+    mamba_heads: Numbers = 0.0
+    mamba_inner: Numbers = 0.0
+    """Width of all heads of a Mamba layer."""
+    mamba_projected: Numbers = 0.0
+    """Width of the state's projections B and C of all groups."""
+    mamba_state: Numbers = 0.0
+    mamba_groups: Numbers = 0.0
+    mamba_conv: Numbers = 0.0
+    mamba_chunk: Numbers = 1.0
+    mtp_layers: Numbers = 0.0
+    """Layers of multi-token prediction that are computed."""
+    mtp_distinct: Numbers = 0.0
+    """Of them, those with weights of their own."""
+    mtp_params: Numbers = 0.0
+    """Projection and norms of one of them, beside its layer."""
+
+    @property
+    def expert_hidden(self) -> Numbers:
+        """Width of tokens at their experts: hidden, or that of LatentMoE."""
+        if not is_used(self.expert_projection):
+            return self.hidden
+        return np.where(as_array(self.expert_projection) > 0, self.expert_projection, self.hidden)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +271,7 @@ class StackColumns:
     expert_overlap: Numbers = 0.0
     """Exchange of experts runs beside the other micro-batch."""
     context_kind: Numbers = 0.0
-    """What context parallelism exchanges: 0 keys and values in a ring, 1 heads for sequence, 2 gathered keys and values."""
+    """What goes along the sequence: 0 keys and values in a ring, 1 heads for sequence, 2 keys and values gathered."""
     attention_fp8: Numbers = 0.0
     """The attention core runs in fp8."""
     by_module: Numbers = 0.0
@@ -280,7 +318,7 @@ def build_model_columns(model: Model, *, vocab_multiple: int = 1, tp: int = 1) -
         q_rank=(mla.q_lora_rank or 0) if mla else 0,
         kv_rank=mla.kv_lora_rank if mla else 0,
         rope_dim=mla.qk_rope_head_dim if mla else 0,
-        ffn=model.ffn_hidden if model.moe_layers < model.layers else 0,
+        ffn=model.ffn_hidden if model.mlp_layers else 0,
         matrices=3 if model.gated else 2,
         experts=moe.experts if moe else 0,
         top_k=moe.top_k if moe else 0,
@@ -291,17 +329,53 @@ def build_model_columns(model: Model, *, vocab_multiple: int = 1, tp: int = 1) -
         causal=float(model.causal),
         # inf, not 0 or nan: min(sequence, window) is then the sequence without a branch
         window=float(window.tokens) if window else np.inf,
-        full_share=model.full_attention_layers / model.layers,
+        full_share=model.full_attention_layers / max(1, model.attention_layers),
         parallel_residual=float(model.parallel_residual),
         written=((model.norm == "rmsnorm") + (model.positions == "rotary")) / 2.0,
         sinks=float(model.attention_sinks),
-        attention_params=count_attention_parameters(model) + count_layer_norm_parameters(model),
+        attention_params=count_layer_norm_parameters(model)
+        + (0 if model.pattern else count_attention_parameters(model)),
         mlp_params=count_mlp_parameters(model, model.ffn_hidden),
-        expert_params=count_mlp_parameters(model, moe.ffn_hidden) if moe else 0,
+        expert_params=count_expert_parameters(model),
         shared_params=count_shared_expert_parameters(model) + count_router_parameters(model),
         embedding_params=rows * width + positions + model.token_types * model.hidden,
         head_params=(0 if model.tied_embeddings else rows * width) + count_norm_parameters(model),
+        expert_projection=(moe.latent or 0) if moe else 0,
+        **(_build_hybrid_columns(model) if model.pattern else {}),
+        **(_build_mtp_columns(model) if model.mtp_layers else {}),
     )
+
+
+def _build_hybrid_columns(model: Model) -> dict[str, Numbers]:
+    """Columns that only models of different blocks have."""
+    mamba, norms = model.mamba, count_layer_norm_parameters(model)
+    columns: dict[str, Numbers] = {
+        "hybrid": 1.0,
+        "attention_layers": model.attention_layers,
+        "attention_block_params": count_attention_parameters(model) + norms,
+    }
+    if mamba is not None:
+        columns |= {
+            "mamba_layers": model.mamba_layers,
+            "mamba_params": count_mamba_parameters(model) + norms,
+            "mamba_heads": mamba.heads,
+            "mamba_inner": mamba.inner,
+            "mamba_projected": mamba.state_projections,
+            "mamba_state": mamba.state,
+            "mamba_groups": mamba.groups,
+            "mamba_conv": mamba.conv,
+            "mamba_chunk": mamba.chunk,
+        }
+    return columns
+
+
+def _build_mtp_columns(model: Model) -> dict[str, Numbers]:
+    """Columns that only models with multi-token prediction have."""
+    return {
+        "mtp_layers": model.mtp_layers,
+        "mtp_distinct": model.mtp_distinct,
+        "mtp_params": 2 * model.hidden * model.hidden + 3 * count_norm_parameters(model),
+    }
 
 
 def join_columns(columns: Sequence[Column]) -> Column:

@@ -35,6 +35,7 @@ from crosszone.cost.columns import (
     Numbers,
     StackColumns,
     WorkColumns,
+    is_used,
 )
 from crosszone.cost.measured_links import RING_OPS, CollectiveTimings, Group
 from crosszone.cost.record import as_array, named
@@ -208,11 +209,25 @@ SELECTED = (
     "embedding_s",
     "head_s",
     "loss_s",
+    "mtp_s",
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Parts:
+class LayerScope:
+    """What a block has of a layer's collectives and launches, where it is not a whole layer."""
+
+    collectives: Numbers
+    """Tensor-parallel reductions of the forward pass, and of the backward pass."""
+    collectives_back: Numbers
+    launches: Numbers
+    """Share of a layer's launches."""
+    context: Numbers
+    """1: it exchanges keys and values along the sequence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerParts:
     """Forward parts of a layer before overlap and launches."""
 
     matmul: Numbers
@@ -269,10 +284,21 @@ class LayerCost:
         self.tp_s = named("tp_collective_s", self.tensor.seconds)
         exposed = np.where(as_array(work.overlap_tensor) > 0, k.tp_exposed, 1.0)
         self.tp_exposed_s = named("tp_exposed_s", exposed * self.tp_s)
-        block = self._estimate_attention()
-        self.dense: Layer | LayerTotals = self._sum_layer("dense", self._estimate_dense_layer(block))
+        block, scope = self._estimate_attention(), None
+        self.blocks: dict[str, Layer | LayerTotals] = {}
+        """Of hybrids: attention alone, and a Mamba-2 layer."""
+        if is_used(model.hybrid):
+            # here, not at the top: its blocks are made of this module's operators
+            from crosszone.cost.mamba import build_hybrid_blocks
+
+            hybrid = build_hybrid_blocks(self, block)
+            block, scope = hybrid.rest, hybrid.rest_scope
+            self.blocks = {
+                kind: self._sum_layer(kind, parts, hybrid.scopes[kind]) for kind, parts in hybrid.parts.items()
+            }
+        self.dense: Layer | LayerTotals = self._sum_layer("dense", self._estimate_dense_layer(block), scope)
         self.moe: Layer | LayerTotals = (
-            self._sum_layer("moe", self._estimate_moe_layer(block))
+            self._sum_layer("moe", self._estimate_moe_layer(block), scope)
             if np.any(as_array(model.moe_layers) > 0)
             else self.dense
         )
@@ -281,14 +307,17 @@ class LayerCost:
         """Look-up: a row read and written for each token. [O8]"""
         self.head_s, self.loss_s = self._estimate_head()
         """The head's forward matmul, and the traffic of logits and loss over both passes. [O9]"""
+        self.mtp_s = self._estimate_mtp_s()
+        """Projection of token and embedding of one layer of multi-token prediction, forward. [O21]"""
 
     @property
-    def complete_layers(self) -> tuple[Layer, Layer]:
-        """The dense and the MoE layer with their parts; `select_strategies` leaves these out."""
-        dense, moe = self.dense, self.moe
-        if isinstance(dense, LayerTotals) or isinstance(moe, LayerTotals):
+    def complete_layers(self) -> dict[str, Layer]:
+        """The kinds of layers with their parts; `select_strategies` leaves these out."""
+        layers = {"dense": self.dense, "moe": self.moe, **self.blocks}
+        complete = {kind: layer for kind, layer in layers.items() if isinstance(layer, Layer)}
+        if len(complete) < len(layers):
             raise TypeError("the parts of selected layers are not kept")
-        return dense, moe
+        return complete
 
     def select_strategies(self, at: npt.NDArray[np.int64], work: WorkColumns) -> LayerCost:
         """The costs of many strategies, of which each one's layer is number `at` of these; parts are left out.
@@ -311,6 +340,7 @@ class LayerCost:
         dense, moe = self._totals
         other.dense = dense.select(pick)
         other.moe = other.dense if moe is dense else moe.select(pick)
+        other.blocks = {kind: LayerTotals.from_layer(layer).select(pick) for kind, layer in self.blocks.items()}
         for name in ("gpu", "k"):  # figures of GPUs, where they differ
             columns = getattr(self, name)
             wide = {f.name: pick(v) for f in fields(columns) if isinstance(v := getattr(columns, f.name), np.ndarray)}
@@ -333,6 +363,14 @@ class LayerCost:
         loss = traffic_s(k.head_traffic * self.tokens * rows, self.memory_rate)
         return named("head_s", product * aligned), named("loss_s", loss)
 
+    def _estimate_mtp_s(self) -> Numbers:
+        """2 h to h, cut by tensor parallelism; 0 without multi-token prediction. [O21]"""
+        m = self.model
+        if not is_used(m.mtp_layers):
+            return 0.0
+        seconds = matmul_s(self.tokens, 2.0 * m.hidden, m.hidden / self.work.tp, self.linear_rate, self.byte_s)
+        return named("matmul.mtp_s", np.where(as_array(m.mtp_layers) > 0, seconds, 0.0))
+
     def _select_linear_rate(self) -> Numbers:
         """FLOP/s of the linear layers in the job's precision."""
         k, path = self.k, as_array(self.work.path)
@@ -340,7 +378,7 @@ class LayerCost:
         share = np.where(path >= 16, k.matmul, np.where(path == 4, k.matmul_fp8 * k.nvfp4, fp8))
         return share * self.gpu.flops_path
 
-    def _estimate_attention(self) -> _Parts:
+    def _estimate_attention(self) -> LayerParts:
         """Projections and core of the attention, norms and residuals of the layer. [O2] [O3]"""
         m, w, k, tokens = self.model, self.work, self.k, self.tokens
         t = w.tp
@@ -392,7 +430,7 @@ class LayerCost:
         traffic = self.work.dtype_bytes * tokens * (passes_over + 2.0 * inner_width)
         written_out = k.written_out * m.written * self.work.dtype_bytes * tokens * m.hidden * self.unsplit_share
         cast = self.cast * tokens * (m.hidden + value / t)
-        return _Parts(
+        return LayerParts(
             matmul=matmul,
             attention=np.where(unfused, unfused_s, flash_s),
             attention_back=np.where(unfused, unfused_back_s, k.flash_backward * flash_s),
@@ -404,7 +442,7 @@ class LayerCost:
             wait=0.0,
         )
 
-    def _estimate_dense_layer(self, block: _Parts) -> _Parts:
+    def _estimate_dense_layer(self, block: LayerParts) -> LayerParts:
         """The attention block followed by a dense MLP."""
         m, w, tokens = self.model, self.work, self.tokens
         inner = m.ffn / w.tp
@@ -412,7 +450,7 @@ class LayerCost:
         down = named("matmul.down_s", matmul_s(tokens, inner, m.hidden, self.linear_rate, self.byte_s))
         cast = self.cast * tokens * (m.hidden + inner)
         traffic = self.elementwise * self.work.dtype_bytes * tokens * m.matrices * inner + cast
-        return _Parts(
+        return LayerParts(
             matmul=block.matmul + up + down,
             attention=block.attention,
             attention_back=block.attention_back,
@@ -429,7 +467,7 @@ class LayerCost:
             },
         )
 
-    def _estimate_moe_layer(self, block: _Parts) -> _Parts:
+    def _estimate_moe_layer(self, block: LayerParts) -> LayerParts:
         """The attention block followed by routed and shared experts. [O6]"""
         m, w, k, tokens = self.model, self.work, self.k, self.tokens
         routed = named("routed_tokens", tokens * m.top_k / w.tp * w.expert_tp)
@@ -437,20 +475,26 @@ class LayerCost:
         inner = m.expert_ffn / w.expert_tp
         tokens_per_expert = routed / np.maximum(local, 1e-9)  # a model without experts has none here
         rate = self.linear_rate * k.grouped * tokens_per_expert / (tokens_per_expert + k.grouped_ramp)
-        up = named("matmul.expert_up_s", matmul_s(routed, m.hidden, (m.matrices - 1) * inner, rate, self.byte_s, local))
-        down = named("matmul.expert_down_s", matmul_s(routed, inner, m.hidden, rate, self.byte_s, local))
+        up = named(
+            "matmul.expert_up_s", matmul_s(routed, m.expert_hidden, (m.matrices - 1) * inner, rate, self.byte_s, local)
+        )
+        down = named("matmul.expert_down_s", matmul_s(routed, inner, m.expert_hidden, rate, self.byte_s, local))
         shared_inner = m.shared_ffn / w.tp
         shared_up = matmul_s(tokens, m.hidden, (m.matrices - 1) * shared_inner, self.linear_rate, self.byte_s)
         shared_down = matmul_s(tokens, shared_inner, m.hidden, self.linear_rate, self.byte_s)
         shared = named("matmul.shared_up_s", shared_up) + named("matmul.shared_down_s", shared_down)
+        if is_used(m.expert_projection):  # LatentMoE: every token to the experts' width and back
+            down_s = matmul_s(tokens, m.hidden, m.expert_projection, self.linear_rate, self.byte_s)
+            up_s = matmul_s(tokens, m.expert_projection, m.hidden, self.linear_rate, self.byte_s)
+            shared = shared + named("matmul.latent_s", down_s + up_s)
         width = m.matrices * (routed * inner + tokens * shared_inner)
-        cast = self.cast * (routed * (m.hidden + inner) + tokens * shared_inner)
+        cast = self.cast * (routed * (m.expert_hidden + inner) + tokens * shared_inner)
         moved_bytes = self.elementwise * self.work.dtype_bytes * width + cast
         age = named("release_factor", np.exp(-k.release_decay * self.stack.release))
         passes = age * k.permute * np.where(as_array(self.stack.fused_dispatch) > 0, k.fused_dispatch, 1.0)
-        permuted = passes * named("routed_bytes", ROUTED_BYTES) * tokens * m.top_k * m.hidden / w.tp
+        permuted = passes * named("routed_bytes", ROUTED_BYTES) * tokens * m.top_k * m.expert_hidden / w.tp
         exposed = k.a2a_exposed * np.where(as_array(self.stack.expert_overlap) > 0, k.expert_overlap, 1.0)
-        return _Parts(
+        return LayerParts(
             matmul=block.matmul + up + down + shared,
             attention=block.attention,
             attention_back=block.attention_back,
@@ -474,7 +518,7 @@ class LayerCost:
     def all_to_all(self) -> CollectiveCost:
         """Dispatch and combine of the tokens of one pass through an MoE layer. [X3]"""
         m, w, g = self.model, self.work, self.gpu
-        size, timed = self.work.dtype_bytes * self.tokens * m.hidden / w.tp, None
+        size, timed = self.work.dtype_bytes * self.tokens * m.expert_hidden / w.tp, None
         if self.measured is not None:
             group = Group(w.ep, w.expert_tp, g)
             timed = self.measured.find_tier(("all_to_all",), group, size * m.top_k, Tier(self.link_rate, 0.0))
@@ -515,17 +559,21 @@ class LayerCost:
         ring = Ring(ranks=self.work.tp, link=link, layout=self.tensor.ring.layout if self.tensor.ring else None)
         return all_gather(self.stack.partitioned * self.work.dtype_bytes * self.tokens * self.model.hidden, ring)
 
-    def _sum_layer(self, kind: str, parts: _Parts) -> Layer:
-        """Forward, backward and recomputation with launches and exposed collectives. [O7]"""
+    def _sum_layer(self, kind: str, parts: LayerParts, scope: LayerScope | None = None) -> Layer:
+        """Forward, backward and recomputation with launches and exposed collectives; `scope`: of a block. [O7]"""
         w, k = self.work, self.k
         full, selective = as_array(w.recompute) == 2, as_array(w.recompute) == 1
-        count = 2.0 - self.model.parallel_residual
+        count, count_back = 2.0 - self.model.parallel_residual, 2.0
         tp = self.tp_exposed_s
         cp, cp_back = (
             self._estimate_context_s(parts.attention),
             self._estimate_context_s(parts.attention_back, CONTEXT_BACKWARD),
         )
-        launch = named(f"{kind}.launch_s", self._estimate_launch_s(kind, parts, count))
+        launches = 1.0
+        if scope is not None:
+            count, count_back, launches = scope.collectives, scope.collectives_back, scope.launches
+            cp, cp_back = cp * scope.context, cp_back * scope.context
+        launch = named(f"{kind}.launch_s", self._estimate_launch_s(kind, parts, count, launches))
         forward = Pass(
             matmul=named(f"{kind}.forward.matmul", parts.matmul),
             attention=named(f"{kind}.forward.attention", parts.attention),
@@ -552,7 +600,7 @@ class LayerCost:
             attention=named(f"{kind}.backward.attention", parts.attention_back),
             elementwise=named(f"{kind}.backward.elementwise", 2.0 * forward.elementwise),
             routing=named(f"{kind}.backward.routing", 2.0 * parts.routing),
-            tp=named(f"{kind}.backward.tp", 2.0 * tp),
+            tp=named(f"{kind}.backward.tp", count_back * tp),
             ep=named(f"{kind}.backward.ep", parts.ep),
             cp=named(f"{kind}.backward.cp", cp_back),
             host=0.0,
@@ -569,10 +617,13 @@ class LayerCost:
             recompute_comm_s=recompute_comm_s,
         )
 
-    def _estimate_launch_s(self, kind: str, parts: _Parts, collectives: Numbers) -> Numbers:
+    def _estimate_launch_s(
+        self, kind: str, parts: LayerParts, collectives: Numbers, launches: Numbers = 1.0
+    ) -> Numbers:
         """Launch time of a forward pass: kernels of this kind of layer, but for those in graphs or compiled. [O7]"""
         k, m, stack, t = self.k, self.model, self.stack, self.work.tp
-        kernels = (1.0 + m.written * (k.written_out_launch - 1.0)) * np.where(self.plain_softmax, k.plain_launch, 1.0)
+        kernels = launches * (1.0 + m.written * (k.written_out_launch - 1.0))
+        kernels = kernels * np.where(self.plain_softmax, k.plain_launch, 1.0)
         kernels = kernels + m.latent * k.mla_launch + np.where(as_array(self.work.path) < 16, k.cast_launch, 0.0)
         if kind == "moe":
             kernels = kernels + k.moe_launch
@@ -583,7 +634,7 @@ class LayerCost:
         ranks = (collectives * k.collective_host_s + in_pipeline) * (t - 1.0)
         return left * (k.host_s * kernels + ranks) + np.where(graphs > 1, k.full_graph, 1.0) * parts.wait
 
-    def _sum_modules(self, parts: _Parts, forward: Pass) -> Numbers:
+    def _sum_modules(self, parts: LayerParts, forward: Pass) -> Numbers:
         """Seconds of the modules that selective recomputation names. [O7]"""
         stack = self.stack
         again = {"recompute_core": forward.attention, "recompute_mla_up": self._mla_up_s, **parts.again}

@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from crosszone.cost.columns import PATH_BITS, ModelColumns, Numbers, StackColumns, WorkColumns, join_columns
-from crosszone.cost.record import as_array, named
+from crosszone.cost.columns import PATH_BITS, ModelColumns, Numbers, StackColumns, WorkColumns, is_used, join_columns
+from crosszone.cost.mamba import count_kept_widths
+from crosszone.cost.record import as_array, named, plain
 from crosszone.cost.replicas import StageParameters, count_stage_parameters
-from crosszone.cost.stages import StageLayers
+from crosszone.cost.stages import StageLayers, add_mtp_layers
 from crosszone.inputs.shipped import read_shipped
 
 
@@ -130,13 +131,34 @@ def estimate_layer_memory(
     """
     tokens = w.tokens
     gathered = _estimate_gathered_share(m, w, k, in_flight, layers)
-    block = tokens * (_estimate_unsplit(m, w, k, gathered) + _estimate_attention(m, w))
+    unsplit = _estimate_unsplit(m, w, k, gathered)
+    block = tokens * (unsplit + _estimate_attention(m, w))
+    if is_used(m.hybrid):  # a dense or MoE layer of a hybrid is one block: one norm, no attention
+        block = np.where(as_array(m.hybrid) > 0, tokens * unsplit / 2.0, block)
     scores = np.where(as_array(stack.unfused) > 0, SCORE_BYTES * tokens * w.seq * m.heads / w.tp, 0.0)
     copies = np.where(as_array(m.matrices) > 2, k.gated_copies, k.plain_copies)
     dense = block + w.dtype_bytes * tokens * copies * m.ffn / w.tp
     moe = block + _estimate_experts(m, w, k, tokens, copies)
     entry = w.dtype_bytes * tokens * m.hidden * w.unsplit_share
+    if is_used(m.hybrid):
+        scores = np.where(as_array(m.hybrid) > 0, 0.0, scores)
     return _estimate_layer("dense", dense, scores, entry, w, k), _estimate_layer("moe", moe, scores, entry, w, k)
+
+
+def estimate_block_memory(
+    m: ModelColumns, w: WorkColumns, stack: StackColumns, k: MemoryCoefficients
+) -> dict[str, LayerMemory]:
+    """Bytes of a hybrid's attention block and of its Mamba-2 layer. [M20]"""
+    # stacks whose gathers stay allocated [M11] have no hybrids
+    tokens, norm = w.tokens, _estimate_unsplit(m, w, k, 0.0) / 2.0
+    entry = w.dtype_bytes * tokens * m.hidden * w.unsplit_share
+    scores = np.where(as_array(stack.unfused) > 0, SCORE_BYTES * tokens * w.seq * m.heads / w.tp, 0.0)
+    attention = tokens * (norm + _estimate_attention(m, w))
+    mamba = tokens * (norm + w.dtype_bytes * count_kept_widths(m, w))
+    return {
+        "attention": _estimate_layer("attention", attention, scores, entry, w, k),
+        "mamba": _estimate_layer("mamba", mamba, 0.0, entry, w, k),
+    }
 
 
 def _estimate_layer(
@@ -200,7 +222,7 @@ def _estimate_experts(
 ) -> Numbers:
     """Bytes of routed and shared experts: every token is copied to each of its experts. [M10]"""
     routed = tokens * m.top_k / w.tp * w.expert_tp
-    permuted = k.routed_copies * w.dtype_bytes * routed * m.hidden
+    permuted = k.routed_copies * w.dtype_bytes * routed * m.expert_hidden
     inner = w.dtype_bytes * copies * (routed * m.expert_ffn / w.expert_tp + tokens * m.shared_ffn / w.tp)
     router = 2.0 * w.dtype_bytes * tokens * w.unsplit_share * m.experts
     return permuted + inner + router
@@ -284,13 +306,25 @@ class _Peak:
         self.states = states = _States(params_per_rank, w, k)
         once = _Transient(model, w, stages, k, params_per_rank)
         dense, moe = estimate_layer_memory(model, w, stack, k, alive, stages.layers)
+        if is_used(model.mtp_layers):
+            stages = add_mtp_layers(stages, model)
         micro_batch = stages.dense * dense.retained + stages.moe * moe.retained
+        blocks = estimate_block_memory(model, w, stack, k) if stages.blocks else {}
+        for kind, counts in stages.blocks.items():
+            micro_batch = micro_batch + counts * blocks[kind].retained
         head = named(
             "memory.head_inputs", stages.last * 2.0 * w.dtype_bytes * w.tokens * model.hidden * w.unsplit_share
         )
         activations = named("memory.in_flight", alive * micro_batch) + head
         unrecomputed: Numbers = np.where(stages.moe > 0, moe.unrecomputed, dense.unrecomputed)
         retained: Numbers = np.where(stages.moe > 0, moe.retained, dense.retained)
+        for kind, counts in stages.blocks.items():  # the largest block that a stage has
+            is_larger = (as_array(counts) > 0) & (as_array(blocks[kind].unrecomputed) > unrecomputed)
+            unrecomputed = np.where(is_larger, blocks[kind].unrecomputed, unrecomputed)
+            retained = np.where(is_larger, blocks[kind].retained, retained)
+        has_layers = plain(stages.layers) > 0
+        if not has_layers.all():  # a stage at either end may hold the embedding or the head alone
+            unrecomputed, retained = unrecomputed * has_layers, retained * has_layers
         temporaries = named("memory.temporaries", k.working * unrecomputed)
         recomputed = named("memory.recomputed", unrecomputed - retained)
         one_layer = once.gathered + once.layer + temporaries + recomputed
@@ -305,7 +339,7 @@ class _Peak:
         )
         """Gradients, activations, logits and working memory: at the loss, the backward pass of the last layer, that of
         the first, and the optimizer's step."""
-        self.present = stages.layers > 0
+        self.present = stages.present
         # added to parts that hold for all stages (length 1): `np.choose` wants all of one shape
         self.none = np.zeros_like(activations)
         self.buffers = states.buckets + _estimate_messages(model, w)
@@ -416,6 +450,8 @@ class _Transient:
         head = stages.last * np.where(as_array(m.tied) > 0, m.embedding_params, m.head_params) / w.tp
         embedding = stages.first * m.embedding_params / w.tp
         dense = (m.attention_params + np.where(stages.dense > 0, m.mlp_params, m.shared_params)) / w.tp
+        if stages.blocks:
+            dense = np.maximum(dense, np.maximum(m.attention_block_params, m.mamba_params) / w.tp)
         experts = np.where(stages.moe > 0, m.experts * m.expert_params / (w.ep * w.expert_tp), 0.0)
         layers = np.minimum(k.gathered_layers, stages.layers) * (dense + experts)
         gathered = np.where(pipelined, params_per_rank.total, layers + params_per_rank.embedding)
@@ -436,6 +472,8 @@ class _Transient:
 def _estimate_logits(m: ModelColumns, w: WorkColumns, stages: StageLayers, k: MemoryCoefficients) -> Numbers:
     """Logits of one micro-batch with their loss and gradient, on the last stage, cut by tensor parallelism. [M5]"""
     bytes_per_logit = k.logit_bytes + np.where(as_array(w.tp) > 1, k.split_logit_bytes, 0.0)
+    if is_used(m.mtp_layers):  # each layer of multi-token prediction has a head and a loss of its own
+        bytes_per_logit = bytes_per_logit * (1.0 + m.mtp_layers)
     return named("memory.logits", stages.last * bytes_per_logit * w.tokens * m.vocab / w.tp)
 
 

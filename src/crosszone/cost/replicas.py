@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,10 @@ from crosszone.cost.collectives import (
     tree_all_reduce,
     zone_ring_pass,
 )
-from crosszone.cost.columns import LinkColumns, ModelColumns, Numbers, WorkColumns
+from crosszone.cost.columns import LinkColumns, ModelColumns, Numbers, WorkColumns, is_used
 from crosszone.cost.layer import LayerCost, traffic_s
 from crosszone.cost.record import as_array, named
-from crosszone.cost.stages import StageLayers
+from crosszone.cost.stages import StageLayers, add_mtp_layers
 from crosszone.cost.tiers import Tier
 
 # Arrays are [strategies, stages]; an axis of length 1 holds for all of them.
@@ -60,13 +60,20 @@ class StageParameters:
 
 def count_stage_parameters(m: ModelColumns, w: WorkColumns, stages: StageLayers) -> StageParameters:
     """Parameters of each stage on one GPU. [M1]"""
+    if is_used(m.mtp_layers):
+        # layers that are passed through several times have their weights once
+        stages = add_mtp_layers(stages, replace(m, mtp_layers=m.mtp_distinct))
     outer = stages.first * m.embedding_params + stages.last * m.head_params
     if np.any(m.tied):  # the last stage holds a copy of a tied head
         outer = outer + stages.last * (1.0 - stages.first) * (m.tied * m.embedding_params)
     layers = stages.dense * (m.attention_params + m.mlp_params)
     if np.ndim(stages.moe):
         layers = layers + stages.moe * (m.attention_params + m.shared_params)
+    if stages.blocks:
+        layers = layers + stages.attention * m.attention_block_params + stages.mamba * m.mamba_params
     experts = stages.moe * (m.experts * m.expert_params / (w.ep * w.expert_tp)) if np.ndim(stages.moe) else 0.0
+    if is_used(m.mtp_layers):
+        layers = layers + stages.last * m.mtp_distinct * m.mtp_params
     return StageParameters(
         shared=named("parameters.shared", (layers + outer) / w.tp),
         experts=named("parameters.experts", experts),

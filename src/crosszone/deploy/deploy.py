@@ -11,7 +11,7 @@ from crosszone.deploy.environment import ENVIRONMENT_FILE as ENVIRONMENT
 from crosszone.deploy.environment import TUNING_FILE as TUNING
 from crosszone.deploy.environment import list_variable_options, render_environment, render_tuning
 from crosszone.deploy.frameworks import FRAMEWORKS, load_framework
-from crosszone.deploy.launch import BuildCommand, Launch, Node, build_node_files, list_nodes
+from crosszone.deploy.launch import BuildCommand, Launch, Node, build_node_files, build_refusal, list_nodes
 from crosszone.deploy.launchers import LAUNCHERS, LauncherFunctions, load_launcher
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.deploy.shell import format_command
@@ -74,6 +74,22 @@ def build_bundle(
     return _build_local_update_bundle(launch, launcher)
 
 
+def _require_trainable(launch: Launch) -> None:
+    """Refuse models that can be predicted but that no bundle trains."""
+    model = launch.scenario.model
+    if model.pattern is not None:
+        raise build_refusal("bundle_hybrid", "model.pattern", model.name)
+    if launch.framework == MEGATRON:
+        return
+    if model.mtp_layers:
+        raise build_refusal("bundle_mtp", "model.mtp_layers", model.mtp_layers, framework=launch.framework)
+    if model.moe and model.moe.latent:
+        raise build_refusal("bundle_latent", "model.moe.latent", model.moe.latent, framework=launch.framework)
+
+
+MEGATRON = "megatron"  # The framework whose own model a bundle trains; the others train that of the bundle
+
+
 def _build_local_update_bundle(launch: Launch, launcher: str) -> Bundle:
     """By torchft, which recovers a lost zone and exchanges in the background; where it cannot do this plan, the
     framework's own trainer averages, and a note says why.
@@ -88,6 +104,7 @@ def _build_local_update_bundle(launch: Launch, launcher: str) -> Bundle:
 
 def assemble_bundle(launch: Launch, launcher: str, *notes: Notice) -> Bundle:
     """All files of a launch; `notes`: what was decided on the way."""
+    _require_trainable(launch)
     framework, launcher_module = load_framework(launch.framework), load_launcher(launcher)
     options = (*framework.build_options(launch), *list_variable_options(launch))
     files = {

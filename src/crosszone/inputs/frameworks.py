@@ -36,6 +36,7 @@ class Framework(Value):
     interleaved_groups: Flag = False
     rounds: tuple[Name, ...] = ()
     twice_stages: tuple[Name, ...] = ()
+    empty_stages: Flag = False
     sequence_parallel: Flag = False
     recompute: tuple[Name, ...]
     precisions: tuple[Name, ...]

@@ -252,11 +252,92 @@ def _adjust_mpt(config: Config, fields: Fields) -> None:
         fields |= {"norm": "layernorm", "bias": _ALL}
 
 
+# Letters of a pattern of blocks by the names that files give them.
+_BLOCKS = {"mamba": "M", "mamba2": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-"}
+_BLOCKS |= {"moe": "E"}
+
+
+def _adjust_nemotron_h(config: Config, fields: Fields) -> None:
+    """The pattern as text or as a list; MLP, experts and Mamba layers only where it has such blocks."""
+    names = config.get_list("layers_block_type")
+    pattern = "".join(_translate_block(config, "layers_block_type", name) for name in names)
+    pattern = pattern or config.get("hybrid_override_pattern")
+    if isinstance(pattern, str):
+        fields["pattern"] = pattern = pattern.replace("|", "")
+        fields.pop("layers", None)
+        width = config.get("intermediate_size")
+        if "-" in pattern and width is not None:
+            fields["ffn_hidden"] = width
+        if "E" not in pattern:
+            fields.pop("moe", None)
+        elif "moe" in fields:
+            fields["bias"] = ("router",)  # the load-balancing correction
+            fields["mtp_shared"] = bool(fields.get("mtp_layers"))
+        if "M" not in pattern:
+            fields.pop("mamba", None)
+    fields["norms_per_layer"] = 1
+
+
+def _translate_block(config: Config, key: str, name: Any) -> str:
+    if not isinstance(name, str) or name not in _BLOCKS:
+        close = find_nearest_names(str(name)[:100], _BLOCKS)[:1]
+        raise config.build_error("not_one_of", key, name, allowed=sorted(_BLOCKS), nearest=close)
+    return _BLOCKS[name]
+
+
+def _adjust_mamba2(config: Config, fields: Fields) -> None:
+    """Nothing but Mamba-2 layers."""
+    layers = fields.pop("layers", None)
+    fields["pattern"] = "M" * (layers if isinstance(layers, int) and 0 < layers <= MOST_BLOCKS else 0)
+    _set_mamba_heads(config, fields, "expand")
+
+
+def _set_mamba_heads(config: Config, fields: Fields, key: str) -> None:
+    """Heads by the factor of expansion, where they are not given."""
+    mamba, hidden, expand = fields["mamba"], fields.get("hidden"), config.get(key)
+    width = mamba.get("head_dim")
+    if mamba.get("heads") in (None, "auto") and all(isinstance(n, int) for n in (hidden, expand, width)) and width:
+        mamba["heads"] = expand * hidden // width
+
+
+def _adjust_bamba(config: Config, fields: Fields) -> None:
+    """Each layer a Mamba-2 or an attention block, then an MLP: two blocks with a norm each."""
+    attention, layers = config.get_list("attn_layer_indices"), fields.pop("layers", None)
+    count = layers if isinstance(layers, int) and 0 < layers <= MOST_BLOCKS else 0
+    fields["pattern"] = "".join("*-" if layer in attention else "M-" for layer in range(count))
+    fields["norms_per_layer"] = 1
+    _set_mamba_heads(config, fields, "mamba_expand")
+
+
+def _adjust_granite_hybrid(config: Config, fields: Fields) -> None:
+    """Each layer a Mamba-2 or an attention block, then experts with a shared one, or an MLP of that one's width."""
+    kinds = config.get_list("layer_types")
+    fields.pop("layers", None)
+    experts, shared = config.get("num_local_experts"), config.get("shared_intermediate_size")
+    block = "E" if experts else "-"
+    fields["pattern"] = "".join(_translate_block(config, "layer_types", kind) + block for kind in kinds)
+    fields["norms_per_layer"] = 1
+    if experts and "moe" in fields:
+        fields["moe"] |= {"shared_experts": 1, "shared_ffn_hidden": shared}
+        fields["ffn_hidden"] = 1
+    else:
+        fields.pop("moe", None)
+        fields["ffn_hidden"] = shared
+    if "*" not in fields["pattern"]:
+        fields["heads"] = 1
+    rotary = config.get("position_embedding_type") == "rope"
+    fields["positions"] = "rotary" if rotary else "none"
+    _set_mamba_heads(config, fields, "mamba_expand")
+
+
+MOST_BLOCKS = 10_000  # Blocks of a pattern, as `Model` takes them
+
 # Other names of keys, as `attribute_map` of the configuration classes has them; those of experts differ by family.
 _ALSO = (
     {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"}
     | {"d_model": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads"}
     | {"n_positions": "max_position_embeddings", "hidden_size": "n_embed", "num_experts_per_tok": "experts_per_token"}
+    | {"head_dim": "attention_head_dim"}
     | {"num_experts": "num_local_experts", "num_local_experts": "num_experts", "n_routed_experts": "num_local_experts"}
 )
 
@@ -283,6 +364,25 @@ _MLA = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "
 _DEEPSEEK = _SIZES | _MOE | {f"mla.{key}": key for key in _MLA}
 _DEEPSEEK |= {"moe.experts": "n_routed_experts", "moe.shared_experts": "n_shared_experts"}
 _DEEPSEEK |= {"moe.first_dense": "first_k_dense_replace", "moe.every": "moe_layer_freq"}
+_DEEPSEEK |= {"mtp_layers": "num_nextn_predict_layers"}
+
+_NEMOTRON_H = _LLAMA | _MOE | {f"mamba.{field}": key for field, key in {
+    "heads": "mamba_num_heads", "head_dim": "mamba_head_dim", "state": "ssm_state_size", "groups": "n_groups",
+    "conv": "conv_kernel", "chunk": "chunk_size", "conv_bias": "use_conv_bias", "proj_bias": "mamba_proj_bias",
+}.items()}  # fmt: skip
+_NEMOTRON_H |= {
+    "activation": "mlp_hidden_act",
+    "moe.experts": "n_routed_experts",
+    "mtp_layers": "num_nextn_predict_layers",
+}
+_NEMOTRON_H |= {"moe.shared_experts": "n_shared_experts", "moe.latent": "moe_latent_size"}
+_NEMOTRON_H |= {"moe.shared_ffn_hidden": "moe_shared_expert_intermediate_size"}
+_BAMBA = _LLAMA | {f"mamba.{field}": f"mamba_{key}" for field, key in {
+    "heads": "n_heads", "head_dim": "d_head", "state": "d_state", "groups": "n_groups", "conv": "d_conv",
+    "chunk": "chunk_size", "conv_bias": "conv_bias", "proj_bias": "proj_bias",
+}.items()}  # fmt: skip
+_BAMBA_DEFAULTS = {"num_key_value_heads": 8, "mamba_n_heads": 128, "mamba_d_head": "auto", "mamba_d_state": 256}
+_BAMBA_DEFAULTS |= {"mamba_n_groups": 1, "mamba_d_conv": 4, "mamba_chunk_size": 256, "mamba_expand": 2}
 
 _ALL = ("qkv", "out", "mlp")
 _LAYERNORM = {"norm": "layernorm"}
@@ -294,6 +394,7 @@ _gelu_tied = partial(ConfigFamily, activation="gelu", tied=True)
 _gemma = partial(ConfigFamily, activation="geglu", tied=True)
 
 FAMILIES: dict[str, ConfigFamily] = {
+    "bamba": ConfigFamily(keys=_BAMBA, defaults=_BAMBA_DEFAULTS, adjust=_adjust_bamba),
     "bert": _gelu_tied(
         keys=_SIZES | {"token_types": "type_vocab_size"},
         defaults={"max_position_embeddings": 512, "type_vocab_size": 2},
@@ -354,6 +455,12 @@ FAMILIES: dict[str, ConfigFamily] = {
         shared=_LAYERNORM | {"norms_per_layer": 1, "parallel_residual": True, "bias": ("mlp", "head")},
         adjust=_set_default_ffn,
     ),
+    "granitemoehybrid": ConfigFamily(
+        keys=_BAMBA | _MOE | {"moe.experts": "num_local_experts", "moe.ffn_hidden": "intermediate_size"},
+        defaults=_BAMBA_DEFAULTS | {"num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 1024},
+        tied=True,
+        adjust=_adjust_granite_hybrid,
+    ),
     "llama": ConfigFamily(keys=_LLAMA),
     "llama4_text": ConfigFamily(  # attention in chunks counts as a window of that length
         keys=_MIXTRAL
@@ -361,6 +468,15 @@ FAMILIES: dict[str, ConfigFamily] = {
         | {"window.tokens": "attention_chunk_size", "window.full_every": "no_rope_layer_interval"},
         defaults={"num_key_value_heads": 8, "head_dim": 128, "attention_chunk_size": 8192, "no_rope_layer_interval": 4},
         shared={"moe.shared_experts": 1},
+    ),
+    "mamba2": ConfigFamily(
+        keys={"layers": "num_hidden_layers", "hidden": "hidden_size", "vocab": "vocab_size"}
+        | {"tied_embeddings": "tie_word_embeddings", "mamba.heads": "num_heads", "mamba.head_dim": "head_dim"}
+        | {"mamba.state": "state_size", "mamba.groups": "n_groups", "mamba.conv": "conv_kernel"}
+        | {"mamba.chunk": "chunk_size", "mamba.conv_bias": "use_conv_bias", "mamba.proj_bias": "use_bias"},
+        defaults={"head_dim": 64, "state_size": 128, "n_groups": 8, "conv_kernel": 4, "chunk_size": 256, "expand": 2},
+        shared={"positions": "none", "heads": 1, "ffn_hidden": 1, "norms_per_layer": 1},
+        adjust=_adjust_mamba2,
     ),
     "mistral": ConfigFamily(keys=_SLIDING, defaults={"num_key_value_heads": 8, "sliding_window": 4096}),
     "mixtral": ConfigFamily(keys=_MIXTRAL, defaults={"num_key_value_heads": 8}),
@@ -370,6 +486,14 @@ FAMILIES: dict[str, ConfigFamily] = {
         defaults={"expansion_ratio": 4, "max_seq_len": 2048, "learned_pos_emb": True, "alibi": True, "no_bias": True},
         shared={"norm": "layernorm-no-bias"},
         adjust=_adjust_mpt,
+    ),
+    "nemotron_h": ConfigFamily(
+        keys=_NEMOTRON_H,
+        defaults={"num_key_value_heads": 8, "head_dim": 128, "mamba_num_heads": 128, "mamba_head_dim": 64}
+        | {"ssm_state_size": 128, "n_groups": 8, "conv_kernel": 4, "chunk_size": 128},
+        shared={"positions": "none"},
+        activation="squared-relu",
+        adjust=_adjust_nemotron_h,
     ),
     "nemotron": ConfigFamily(keys=_LLAMA, shared=_LAYERNORM, activation="squared-relu"),
     "opt": ConfigFamily(

@@ -40,6 +40,44 @@ class Window(Value):
     """One layer in this many sees everything; null: every layer is windowed."""
 
 
+class Mamba(Value):
+    """Mamba-2 layers: a state-space model in the form of state-space duality (arXiv 2405.21060)."""
+
+    heads: Annotated[int, Strict(), Field(ge=1, le=100_000)]
+    """Heads; their width altogether is the inner width of the layer (often twice the residual width)."""
+    head_dim: Width
+    """Width of a head."""
+    state: Width
+    """Width of the state that a head keeps for each of its channels."""
+    groups: Count = 1
+    """Groups of heads that share the input and output projections of the state (B and C)."""
+    conv: Width = 4
+    """Tokens that the causal convolution before the state-space model sees."""
+    chunk: Width = 128
+    """Tokens of a chunk: quadratic form inside it, states passed on from chunk to chunk."""
+    conv_bias: Flag = True
+    """The convolution has a bias."""
+    proj_bias: Flag = False
+    """The projections in and out have a bias."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.heads % self.groups:
+            legal = max(g for g in range(1, self.groups + 1) if self.heads % g == 0)
+            raise refuse("mamba_heads_over_groups", self.groups, heads=self.heads, groups=self.groups, legal=legal)
+        return self
+
+    @property
+    def inner(self) -> int:
+        """Width of all heads together."""
+        return self.heads * self.head_dim
+
+    @property
+    def state_projections(self) -> int:
+        """Width of B and C of all groups."""
+        return 2 * self.groups * self.state
+
+
 class Moe(Value):
     """Mixture of experts in place of the dense MLP."""
 
@@ -55,6 +93,8 @@ class Moe(Value):
     """Width of one shared expert; default: as a routed one."""
     shared_gate: Flag = False
     """The shared experts' output is scaled by a learned gate."""
+    latent: Width | None = None
+    """Width that tokens are projected to before routed experts and back from after them (LatentMoE); null: hidden."""
     first_dense: Extra = 0
     """The first layers keep a dense MLP."""
     every: Layers = 1
@@ -125,6 +165,14 @@ class Model(Value):
     """Sliding-window attention."""
     moe: Moe | None = None
     """Experts in place of the dense MLP."""
+    pattern: Annotated[str, Strict(), Field(pattern=r"^[M*E-]+$", max_length=10_000)] | None = None
+    """Blocks of a hybrid, a layer each: M Mamba-2, * attention, - MLP, E experts; null: attention, then MLP."""
+    mamba: Mamba | None = None
+    """Mamba-2 layers of a hybrid."""
+    mtp_layers: Annotated[int, Strict(), Field(ge=0, le=100)] = 0
+    """Layers of multi-token prediction after the last one, each with a head and a loss of its own (DeepSeek-V3: 1)."""
+    mtp_shared: Flag = False
+    """They are one layer that is passed through several times (Nemotron 3)."""
     attention_sinks: Flag = False
     """One learned sink per head and layer (GPT-OSS)."""
     parallel_residual: Flag = False
@@ -135,6 +183,18 @@ class Model(Value):
     """A dense layer on the first token (BERT)."""
     mlm_head: Flag = False
     """A dense layer, a norm and a vocabulary bias before the tied head (BERT)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_hybrid(cls, data: Any) -> Any:
+        """A hybrid's blocks have one norm each; what a pattern has no block for needs no width."""
+        pattern = data.get("pattern") if isinstance(data, dict) else None
+        if not isinstance(pattern, str):
+            return data
+        unused = {"norms_per_layer": 1} | ({} if "*" in pattern else {"heads": 1})
+        moe = data.get("moe")
+        width = moe.get("ffn_hidden", 1) if isinstance(moe, dict) else 1
+        return unused | ({} if "-" in pattern else {"ffn_hidden": width}) | {"layers": len(pattern)} | data
 
     @model_validator(mode="before")
     @classmethod
@@ -157,10 +217,26 @@ class Model(Value):
             raise refuse("learned_needs_length")
         if self.moe and self.moe.first_dense > self.layers:
             raise refuse("first_dense_over_layers", self.moe.first_dense, layers=self.layers)
+        if self.pattern is not None:
+            self._check_pattern(self.pattern)
+        elif self.mamba:
+            raise refuse("mamba_without_pattern", at=("pattern",))
         if self.moe and self.moe_layers == 0:
             every, dense = self.moe.every, self.moe.first_dense
             raise refuse("no_moe_layer", at=("moe",), every=every, first_dense=dense, layers=self.layers)
         return self
+
+    def _check_pattern(self, pattern: str) -> None:
+        if len(pattern) != self.layers:
+            raise refuse("pattern_length", len(pattern), at=("pattern",), layers=self.layers, blocks=len(pattern))
+        for letter, field in {"M": "mamba", "E": "moe"}.items():
+            if letter in pattern and getattr(self, field) is None:
+                raise refuse("pattern_lacks", letter, at=(field,), letter=letter, key=field)
+            if letter not in pattern and getattr(self, field) is not None:
+                raise refuse("pattern_unused", at=("pattern",), letter=letter, key=field)
+        for field, is_set in {"window": self.window, "moe.first_dense": self.moe and self.moe.first_dense}.items():
+            if is_set:
+                raise refuse("pattern_excludes", at=("pattern",), key=field)
 
     @property
     def gated(self) -> bool:
@@ -190,13 +266,35 @@ class Model(Value):
     @property
     def moe_layers(self) -> int:
         """Layers whose MLP is a mixture of experts."""
+        if self.pattern is not None:
+            return self.pattern.count("E")
         return (self.layers - self.moe.first_dense) // self.moe.every if self.moe else 0
+
+    @property
+    def mlp_layers(self) -> int:
+        """Layers with a dense MLP."""
+        return self.layers - self.moe_layers if self.pattern is None else self.pattern.count("-")
+
+    @property
+    def attention_layers(self) -> int:
+        """Layers with attention."""
+        return self.layers if self.pattern is None else self.pattern.count("*")
+
+    @property
+    def mamba_layers(self) -> int:
+        """Mamba-2 layers."""
+        return 0 if self.pattern is None else self.pattern.count("M")
+
+    @property
+    def mtp_distinct(self) -> int:
+        """Layers of multi-token prediction that have weights of their own."""
+        return min(self.mtp_layers, 1) if self.mtp_shared else self.mtp_layers
 
     @property
     def full_attention_layers(self) -> int:
         """Layers that see the whole sequence."""
         if self.window is None:
-            return self.layers
+            return self.attention_layers
         return self.layers // self.window.full_every if self.window.full_every else 0
 
     @property

@@ -17,6 +17,7 @@ class Parameters:
     token_type_embedding: int
     embedding_projection: int
     attention: int
+    mamba: int
     mlp: int
     router: int
     routed_experts: int
@@ -27,21 +28,28 @@ class Parameters:
     head: int
     inactive_experts: int
     """Of the routed experts: those a token does not visit (not a part of its own)."""
+    mtp: int
+    """Layers of multi-token prediction: beside the total, as publishers state it without them."""
 
     @property
     def parts(self) -> dict[str, int]:
         """The parts, in the order a token meets them."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "inactive_experts"}
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("inactive_experts", "mtp")}
 
     @property
     def total(self) -> int:
-        """All parameters."""
+        """All parameters but those of multi-token prediction."""
         return sum(self.parts.values())
 
     @property
     def active(self) -> int:
         """Parameters a token meets: all but the experts it does not visit."""
         return self.total - self.inactive_experts
+
+    @property
+    def trained(self) -> int:
+        """All parameters that are trained: those of multi-token prediction too."""
+        return self.total + self.mtp
 
 
 def parameters(model: Model) -> Parameters:
@@ -50,15 +58,16 @@ def parameters(model: Model) -> Parameters:
     tables = 1 if model.tied_embeddings else 2
     projected = width != model.hidden
     moe, moe_layers = model.moe, model.moe_layers
-    expert = count_mlp_parameters(model, moe.ffn_hidden) if moe else 0
+    expert = count_expert_parameters(model)
     return Parameters(
         token_embedding=rows * width,
         vocab_padding=(model.embedding_rows - rows) * width * tables,
         position_embedding=(model.max_seq_len or 0) * model.hidden if model.positions == "learned" else 0,
         token_type_embedding=model.token_types * model.hidden,
         embedding_projection=2 * width * model.hidden if projected else 0,
-        attention=model.layers * count_attention_parameters(model),
-        mlp=(model.layers - moe_layers) * count_mlp_parameters(model, model.ffn_hidden),
+        attention=model.attention_layers * count_attention_parameters(model),
+        mamba=model.mamba_layers * count_mamba_parameters(model),
+        mlp=model.mlp_layers * count_mlp_parameters(model, model.ffn_hidden),
         router=moe_layers * count_router_parameters(model),
         routed_experts=moe_layers * moe.experts * expert if moe else 0,
         shared_experts=moe_layers * count_shared_expert_parameters(model),
@@ -67,6 +76,7 @@ def parameters(model: Model) -> Parameters:
         mlm_head=_count_mlm_head_parameters(model),
         head=(0 if model.tied_embeddings else rows * width) + (rows if "head" in model.bias else 0),
         inactive_experts=moe_layers * (moe.experts - moe.top_k) * expert if moe else 0,
+        mtp=model.mtp_distinct * count_mtp_parameters(model),
     )
 
 
@@ -94,11 +104,45 @@ def count_projection_parameters(model: Model) -> int:
     return query + down + up + heads * mla.v_head_dim * h
 
 
-def count_mlp_parameters(model: Model, ffn_hidden: int) -> int:
-    """Parameters of one MLP (dense or one expert) of a given width."""
+def count_mamba_parameters(model: Model) -> int:
+    """Parameters of one Mamba-2 layer but its norm: projections, convolution, decay, skip, step and the gated norm."""
+    mamba = model.mamba
+    if mamba is None:
+        return 0
+    width_in = 2 * mamba.inner + mamba.state_projections + mamba.heads
+    convolved = mamba.inner + mamba.state_projections
+    projections = model.hidden * width_in + mamba.inner * model.hidden + mamba.proj_bias * (width_in + model.hidden)
+    return projections + convolved * (mamba.conv + mamba.conv_bias) + 3 * mamba.heads + mamba.inner
+
+
+def count_mlp_parameters(model: Model, ffn_hidden: int, hidden: int | None = None) -> int:
+    """Parameters of one MLP (dense or one expert) of a given width, for tokens as wide as `hidden` (the model's)."""
     inner = 2 if model.gated else 1
+    width = hidden or model.hidden
     bias = "mlp" in model.bias
-    return (inner + 1) * model.hidden * ffn_hidden + bias * (inner * ffn_hidden + model.hidden)
+    return (inner + 1) * width * ffn_hidden + bias * (inner * ffn_hidden + width)
+
+
+def count_expert_parameters(model: Model) -> int:
+    """Parameters of one routed expert."""
+    return count_mlp_parameters(model, model.moe.ffn_hidden, model.moe.latent) if model.moe else 0
+
+
+def count_mtp_parameters(model: Model) -> int:
+    """Parameters of one layer of multi-token prediction: a layer, the projection of token and embedding, three norms.
+
+    The layer is like the last one; a hybrid's is an attention and an expert (or MLP) block. Embedding and head are
+    those of the model.
+    """
+    moe = model.moe
+    if moe is None:
+        inner = count_mlp_parameters(model, model.ffn_hidden)
+    else:
+        inner = moe.experts * count_expert_parameters(model)
+        inner += count_router_parameters(model) + count_shared_expert_parameters(model)
+    blocks = 1 if model.pattern is None else 2
+    norms = blocks * count_layer_norm_parameters(model) + 3 * count_norm_parameters(model)
+    return count_attention_parameters(model) + inner + 2 * model.hidden * model.hidden + norms
 
 
 def count_router_parameters(model: Model) -> int:
@@ -107,11 +151,12 @@ def count_router_parameters(model: Model) -> int:
 
 
 def count_shared_expert_parameters(model: Model) -> int:
-    """Parameters of one MoE layer's shared experts and their gate."""
+    """Parameters of one MoE layer's shared experts, their gate, and the projections to the experts' width and back."""
     if not model.moe:
         return 0
     shared = model.moe.shared_experts * count_mlp_parameters(model, model.moe.shared_ffn_hidden)
-    return shared + model.moe.shared_gate * model.hidden
+    latent = 2 * model.hidden * (model.moe.latent or 0)
+    return shared + model.moe.shared_gate * model.hidden + latent
 
 
 def count_norm_parameters(model: Model) -> int:

@@ -197,6 +197,8 @@ def _check_replica_micro_batches(case: Case, counts: tuple[int, ...]) -> Iterato
 def check_heads(case: Case) -> Iterator[Notice]:
     """Degree t divides the heads, and divides the KV heads or is a multiple of them (which are then copied)."""
     t, model = case.strategy.tp, case.model
+    if not model.attention_layers:
+        return
     if model.heads % t:
         yield from _check_divides("tp_over_heads", "tp", t, model.heads, heads=model.heads)
     # latent attention has keys and values for every head
@@ -207,11 +209,23 @@ def check_heads(case: Case) -> Iterator[Notice]:
 def check_widths(case: Case) -> Iterator[Notice]:
     """Degree t divides the width of the MLP and of an expert."""
     t, model = case.strategy.tp, case.model
-    widths = {"ffn_hidden": model.ffn_hidden} if model.moe_layers < model.layers else {}
+    widths = {"ffn_hidden": model.ffn_hidden} if model.mlp_layers else {}
     if model.moe and case.strategy.ep == 1:
         widths["moe.ffn_hidden"] = model.moe.ffn_hidden
     for key, width in widths.items():
         yield from _check_divides("tp_over_width", "tp", t, width, key=key, width=width)
+
+
+def check_mamba(case: Case) -> Iterator[Notice]:
+    """Degree t divides the heads and the groups of Mamba layers; their sequence is not cut by context parallelism."""
+    s, mamba = case.strategy, case.model.mamba
+    if mamba is None:
+        return
+    # MambaMixer of Megatron-Core: each rank has whole heads, and whole groups of them
+    for key, number in {"mamba.heads": mamba.heads, "mamba.groups": mamba.groups}.items():
+        yield from _check_divides("tp_over_mamba", "tp", s.tp, number, key=key, number=number)
+    if s.cp > 1:
+        yield _build_notice("cp_with_mamba", "cp", s.cp)
 
 
 def check_tensor_groups(case: Case) -> Iterator[Notice]:
@@ -223,12 +237,19 @@ def check_tensor_groups(case: Case) -> Iterator[Notice]:
         yield refused
 
 
+# Embedding and head: each may take the place of a layer, so that a virtual stage may hold one of them alone.
+ENDS = 2
+
+
 def check_layers(case: Case) -> Iterator[Notice]:
-    """All p v virtual stages need a layer; a given split has p v entries that add up to them."""
+    """Each of the p v virtual stages needs a layer, the embedding or the head; a given split says which has how many.
+
+    L + 2 virtual stages are legal: the first one then holds the embedding alone, the last one the head. [R3]
+    """
     s, layers = case.strategy, case.model.layers
     chunks = s.pp * s.interleave
-    if chunks > layers:
-        params = {"chunks": chunks, "interleave": s.interleave, "layers": layers}
+    if chunks > layers and chunks != layers + ENDS and s.layers_per_stage is None:
+        params = {"chunks": chunks, "interleave": s.interleave, "layers": layers, "slots": layers + ENDS}
         yield _build_notice("stages_over_layers", "pp", s.pp, **params)
     if s.layers_per_stage is not None:
         layers_per_stage = list(s.layers_per_stage)
@@ -336,6 +357,7 @@ RULES: tuple[Rule, ...] = (
     check_batch,
     check_heads,
     check_widths,
+    check_mamba,
     check_tensor_groups,
     check_layers,
     check_schedule,
@@ -377,6 +399,21 @@ def check_framework_schedule(case: Case, framework: Framework) -> Iterator[Notic
         yield _build_refusal(
             framework, "framework_rounds", "schedule", schedule, m=odd[0], pp=s.pp, rounds=rounds, near=near
         )
+
+
+def check_framework_layers(case: Case, framework: Framework) -> Iterator[Notice]:
+    """The framework has virtual stages without layers, where there are any."""
+    s, layers = case.strategy, case.model.layers
+    if s.pp == 1 or framework.empty_stages:
+        return
+    counts = s.layers_per_stage
+    if counts is not None and 0 in counts:
+        yield _build_refusal(
+            framework, "framework_empty_stage", "layers_per_stage", list(counts), empty=counts.index(0)
+        )
+    elif counts is None and s.pp * s.interleave > layers:
+        params = {"chunks": s.pp * s.interleave, "layers": layers}
+        yield _build_refusal(framework, "framework_stages_over_layers", "pp", s.pp, **params)
 
 
 def check_framework_options(case: Case, framework: Framework) -> Iterator[Notice]:
@@ -474,6 +511,7 @@ def _format_value(value: Any) -> str:
 FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
     check_framework_axes,
     check_framework_schedule,
+    check_framework_layers,
     check_framework_options,
     check_equal_shards,
     check_framework_needs,

@@ -102,7 +102,7 @@ class Strategy(Value):
     extra_warmup: Annotated[int, Strict(), Field(ge=0, le=100_000)] = 0
     """Micro-batches more in flight than 1f1b has (delay-aware schedule)."""
     layers_per_stage: tuple[Annotated[int, Strict(), Field(ge=0, le=10_000)], ...] | None = None
-    """Layers of each virtual stage in pipeline order; null: dealt out evenly."""
+    """Layers of each virtual stage in pipeline order, 0 for one that holds none; null: dealt out evenly."""
     zero: Literal[0, 1, 2, 3] | None = None
     """ZeRO stage: 1 shards optimizer states, 2 gradients too, 3 weights too; null: 3 for fsdp, else 0."""
     shard_within: Literal["all", "zone", "node"] = "all"

@@ -60,7 +60,7 @@ from crosszone.predict.batch import (
     build_stack_columns,
     compute_bucket_bytes,
     count_grad_comm_bytes,
-    split_layers,
+    split_model_layers,
 )
 from crosszone.predict.parts import cached_part, select_parts
 from crosszone.predict.step import bound_step_s, passes_s, simulate_step, step_s
@@ -589,6 +589,8 @@ class BoundTable(StrategyColumns):
             stage_table.column("repeats"),
             work.v_shaped,
             stage_table.column("moe_counts"),
+            work.pp,
+            self._find_block_counts(stage_table.column),
         )
         in_flight = self._count_in_flight(nodes, work, stage_table.column("starts"))
         peak, host = estimate_stage_peaks(
@@ -667,6 +669,7 @@ class BoundTable(StrategyColumns):
             links=self._build_links(nodes, option, stage_table.column, self.by_layout["fast"][nodes.layout][:, None]),
             counts=stage_table.column("counts"),
             moe_counts=stage_table.column("moe_counts"),
+            block_counts=self._find_block_counts(stage_table.column),
             repeats=stage_table.column("repeats"),
             measured=self.settings.profiles.links,
         )
@@ -724,12 +727,20 @@ class BoundTable(StrategyColumns):
             links=self._build_links(nodes, option, expand_runs, fast_XS),
             counts=counts_XS,
             moe_counts=expand_runs("moe_counts"),
+            block_counts=self._find_block_counts(expand_runs),
+            pattern=self.settings.model.pattern,
             measured=self.settings.profiles.links,
         )
         pinned_layers = self.settings.pinned.layers_per_stage
-        chunk_layers = pinned_layers or split_layers(self.settings.model.layers, stages * schedule.virtual_stages)
+        chunk_layers = pinned_layers or split_model_layers(self.settings.model, stages * schedule.virtual_stages)
         strategy = Strategy(pp=stages, interleave=schedule.virtual_stages, schedule=schedule.name)
         return step_s(batch, counts_XS if schedule.virtual_stages == 1 else chunk_layers, strategy, k)
+
+    def _find_block_counts(self, column: Callable[[str], Any]) -> tuple[Any, Any] | None:
+        """Attention blocks and Mamba-2 layers of the stages of a hybrid."""
+        if self.settings.model.pattern is None:
+            return None
+        return column("attention_counts"), column("mamba_counts")
 
     def _is_one_ring(self, layout: Ints, option: Ints) -> npt.NDArray[np.bool_]:
         """Replicas of all zones are one flat ring, as `PlacedStrategy.ring_ranks` sees it."""

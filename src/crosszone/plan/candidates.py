@@ -58,11 +58,19 @@ def simulate_over_links(predictor: Predictor, placed_strategies: Sequence[Placed
             links=_join_rows([placed.build_link_columns() for placed in some_strategies], rows),
             counts=np.tile(batch.counts, (count, 1)),
             moe_counts=None if batch.moe_counts is None else np.tile(batch.moe_counts, (count, 1)),
+            block_counts=_repeat_blocks(batch.block_counts, count),
         )
         coefficients = _repeat_rows(predictor.coefficients, rows, count)
         step = simulate_step(joined_batch, list_virtual_stage_layers(predictor.case), predictor.strategy, coefficients)
         step_s.append(step.total_s.reshape(count, rows).max(axis=1))
     return np.concatenate(step_s)
+
+
+def _repeat_blocks(block_counts: tuple[Any, Any] | None, count: int) -> tuple[Any, Any] | None:
+    if block_counts is None:
+        return None
+    attention, mamba = (np.tile(counts, (count, 1)) for counts in block_counts)
+    return attention, mamba
 
 
 def _repeat_rows(columns: Any, rows: int, count: int) -> Any:

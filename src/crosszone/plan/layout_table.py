@@ -35,7 +35,7 @@ from crosszone.inputs.flops import forward_flops_per_token
 from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.model import Model
 from crosszone.plan.layouts import REPLICAS_NEAR, ParallelLayout, estimate_chain_times
-from crosszone.predict.batch import count_moe_layers, split_layers
+from crosszone.predict.batch import count_blocks, count_moe_layers, split_model_layers
 from crosszone.predict.parts import cached_part, select_parts
 from crosszone.predict.placed_strategy import Crossings
 from crosszone.schedule.orders import V_SHAPED, list_stages_in_order
@@ -80,11 +80,25 @@ def build_any_schedule(virtual_stages: int) -> ScheduleChoice:
     return ScheduleChoice(ANY_SCHEDULE.name, virtual_stages)
 
 
+class StageCounts(NamedTuple):
+    """Layers of each stage, and how many of each kind: arrays as tuples, [S]."""
+
+    layers: tuple[int, ...]
+    moe: tuple[int, ...]
+    attention: tuple[int, ...]
+    """Of hybrids, whose layers are blocks: with attention, and Mamba-2 layers; of other models 0."""
+    mamba: tuple[int, ...]
+
+    def list_stages(self) -> list[tuple[int, ...]]:
+        """The counts of each stage."""
+        return list(zip(*self, strict=True))
+
+
 @lru_cache(maxsize=8192)
 def count_stage_layers(
     model: Model, stages: int, schedule: ScheduleChoice, layers_per_chunk: tuple[int, ...] | None = None
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Layers of each stage, its virtual stages added up, and those with experts: spread evenly, or as given.
+) -> StageCounts:
+    """Layers of each stage, its virtual stages added up, and those of each kind: spread evenly, or as given.
 
     A V-shaped placeholder has two virtual stages a stage where the layers divide so.
     """
@@ -92,11 +106,13 @@ def count_stage_layers(
     virtual_stages = len(layers_per_chunk) // stages if layers_per_chunk else schedule.virtual_stages
     if schedule == ANY_V_SHAPED and not layers_per_chunk and model.layers % (2 * stages) == 0:
         name, virtual_stages = "zbv", 2  # every V-shaped schedule places virtual stages as this one does
-    chunk_layers = layers_per_chunk or tuple(split_layers(model.layers, stages * virtual_stages))
+    chunk_layers = layers_per_chunk or tuple(split_model_layers(model, stages * virtual_stages))
     stage_of_chunk = list_stages_in_order(name, stages, virtual_stages)
-    counts = np.bincount(stage_of_chunk, weights=chunk_layers, minlength=stages)
-    moe_counts = np.bincount(stage_of_chunk, weights=count_moe_layers(model, chunk_layers), minlength=stages)
-    return tuple(counts.astype(int).tolist()), tuple(moe_counts.astype(int).tolist())
+    nothing = [0] * len(chunk_layers)
+    blocks = count_blocks(model.pattern, chunk_layers)[1] if model.pattern else (nothing, nothing)
+    kinds = (chunk_layers, count_moe_layers(model, chunk_layers), *blocks)
+    sums = (np.bincount(stage_of_chunk, weights=counts, minlength=stages) for counts in kinds)
+    return StageCounts(*(tuple(counts.astype(int).tolist()) for counts in sums))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,10 +174,8 @@ class WanLinks:
 class EqualStageRuns:
     """The runs of equal stages of a pattern under a schedule: arrays [H, R]."""
 
-    def __init__(
-        self, pattern: LayoutPattern, schedule: ScheduleChoice, counts: tuple[int, ...], moe_counts: tuple[int, ...]
-    ):
-        """`counts`: layers of each stage; `moe_counts`: those with experts among them.
+    def __init__(self, pattern: LayoutPattern, schedule: ScheduleChoice, counts: StageCounts):
+        """Stages that hold so many layers of each kind.
 
         Without a schedule, stages between the first and the last that cost the same are one run, wherever they lie:
         a bound asks only for the slowest stage and the sum, so their order does not matter.
@@ -169,9 +183,7 @@ class EqualStageRuns:
         self.stages = stages = pattern.stages
         inner_stages = range(1, stages - 1)
         if schedule.is_any:
-            cost = np.stack(
-                [counts, moe_counts, pattern.dp_zones, *pattern.kinds[pattern.distinct_chains]], axis=1
-            ).tolist()
+            cost = np.stack([*counts, pattern.dp_zones, *pattern.kinds[pattern.distinct_chains]], axis=1).tolist()
             stages_by_cost: dict[tuple[int, ...], list[int]] = {}
             for stage in inner_stages:
                 stages_by_cost.setdefault(tuple(cost[stage]), []).append(stage)
@@ -179,13 +191,16 @@ class EqualStageRuns:
             repeats = [1, *map(len, stages_by_cost.values()), *([1] if stages > 1 else [])]
         else:
             starts = {0, min(1, stages - 1), stages - 1} | pattern.breaks
-            starts |= {s for s in range(1, stages) if (counts[s], moe_counts[s]) != (counts[s - 1], moe_counts[s - 1])}
+            by_stage = counts.list_stages()
+            starts |= {s for s in range(1, stages) if by_stage[s] != by_stage[s - 1]}
             runs = sorted(starts)
             repeats = np.diff(runs, append=stages).tolist()
         first = np.array(runs)
         self.starts = first.astype(float)
         self.repeats = np.array(repeats, dtype=float)
-        self.counts, self.moe_counts = (np.array(x, dtype=float)[first] for x in (counts, moe_counts))
+        self.counts, self.moe_counts, self.attention_counts, self.mamba_counts = (
+            np.array(x, dtype=float)[first] for x in counts
+        )
         self.groups = pattern.kinds[pattern.distinct_chains][:, first]
         self.dp_zones = pattern.dp_zones[first].astype(float)
         self.wraps, self.is_merged = schedule.wraps, schedule.is_any
@@ -230,7 +245,7 @@ class LayoutPattern:
         changes = set((np.flatnonzero(np.diff(self.dp_zones)) + 1).tolist())
         self.breaks: set[int] = {s for at in path_ends for s in (at - 1, at, min(at + 1, self.stages - 1))} | changes
         """Stages that differ from the one before by where they lie or send."""
-        self._runs: dict[tuple[ScheduleChoice, tuple[int, ...], tuple[int, ...]], EqualStageRuns] = {}
+        self._runs: dict[tuple[ScheduleChoice, StageCounts], EqualStageRuns] = {}
 
     def splits_zone(self, chain_class: Sequence[int]) -> bool:
         """Some zone holds chains of different classes at one stage."""
@@ -241,13 +256,11 @@ class LayoutPattern:
         """Stages of each chain in each node group: [chains, G]."""
         return np.stack([np.bincount(row, minlength=groups) for row in self.groups])
 
-    def build_runs(
-        self, schedule: ScheduleChoice, counts: tuple[int, ...], moe_counts: tuple[int, ...]
-    ) -> EqualStageRuns:
-        """Runs of equal stages where stages have so many layers, and so many with experts."""
-        key = (schedule, counts, moe_counts)
+    def build_runs(self, schedule: ScheduleChoice, counts: StageCounts) -> EqualStageRuns:
+        """Runs of equal stages where stages have so many layers of each kind."""
+        key = (schedule, counts)
         if key not in self._runs:
-            self._runs[key] = EqualStageRuns(self, schedule, counts, moe_counts)
+            self._runs[key] = EqualStageRuns(self, schedule, counts)
         return self._runs[key]
 
     def find_min_replicas_in_zone(self, replicas: Ints) -> Ints:
@@ -637,7 +650,7 @@ class LayoutTable:
         if (number, schedule) not in self._runs:
             pattern = self.patterns[number]
             layers = count_stage_layers(self._model, pattern.stages, schedule, self._splits[number])
-            self._runs[number, schedule] = pattern.build_runs(schedule, *layers)
+            self._runs[number, schedule] = pattern.build_runs(schedule, layers)
         return self._runs[number, schedule]
 
     def find_links(self, layouts: Ints, schedule: ScheduleChoice) -> BoundaryLinks:

@@ -30,6 +30,7 @@ from crosszone.inputs.rules import (
     check_framework_schedule,
     check_heads,
     check_layers,
+    check_mamba,
     check_ranks,
     check_schedule,
     check_widths,
@@ -66,6 +67,8 @@ UNPINNABLE_FIELDS = ("replica_micro_batches", "extra_warmup", "shard_ranks")  # 
 PINNED_RULES = (
     (check_heads, {"tp"}),
     (check_widths, {"tp"}),
+    (check_mamba, {"tp"}),
+    (check_mamba, {"cp"}),
     (check_layers, {"pp", "layers_per_stage"}),
     (check_layers, {"pp", "interleave"}),
     (check_schedule, {"pp", "schedule"}),

@@ -39,6 +39,9 @@ class PaddedStages(NamedTuple):
     counts: Floats
     moe_counts: Floats
     """Of these layers, those with experts."""
+    attention_counts: Floats
+    """Of hybrids: attention blocks, and Mamba-2 layers."""
+    mamba_counts: Floats
     repeats: Floats
     starts: Floats
     layer_kind: Ints
@@ -54,8 +57,9 @@ class PaddedStages(NamedTuple):
     """Rate over the slowest link of all, [X, 1], where those after runs are not given."""
 
 
+COUNTS = ("counts", "moe_counts", "attention_counts", "mamba_counts")
 # Values of padded runs. Other columns repeat their last run: wrap-around reads the last column.
-PADDING = {"counts": 0.0, "moe_counts": 0.0, "repeats": 1.0, "starts": PADDING_START}
+PADDING = {"repeats": 1.0, "starts": PADDING_START} | dict.fromkeys(COUNTS, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,15 +173,15 @@ def _pad_stages(
     def empty(value: float) -> Floats:
         return np.full((count, width), value)
 
-    counts_XR, moe_counts_XR, repeats_XR, starts_XR, dp_zones_XR = (
-        empty(x) for x in (0.0, 0.0, 1.0, PADDING_START, 1.0)
-    )
+    counts_XR = {name: empty(0.0) for name in COUNTS}
+    repeats_XR, starts_XR, dp_zones_XR = (empty(x) for x in (1.0, PADDING_START, 1.0))
     groups_XR, kind_base_X = np.zeros((count, width), dtype=np.int64), np.zeros(count, dtype=np.int64)
     start = 0
     for layouts, runs, _ in members:
         n, c = len(layouts), runs.groups.shape[0]
         rows, real = slice(start, start + n * c), slice(len(runs))
-        counts_XR[rows, real], moe_counts_XR[rows, real] = runs.counts, runs.moe_counts
+        for name, padded in counts_XR.items():
+            padded[rows, real] = getattr(runs, name)
         repeats_XR[rows, real] = runs.repeats
         starts_XR[rows, real], dp_zones_XR[rows, real] = runs.starts, runs.dp_zones
         kind_base_X[rows] = np.repeat(kind_base_L[layouts], c)
@@ -192,8 +196,7 @@ def _pad_stages(
     rate_XR, back_rate_XR, latency_XR, slowest_X1 = _pad_links(table, members, width)
     return PaddedStages(
         mixed_gpus=mixed_gpus,
-        counts=counts_XR,
-        moe_counts=moe_counts_XR,
+        **counts_XR,
         repeats=repeats_XR,
         starts=starts_XR,
         layer_kind=layer_kind_XR,

@@ -21,11 +21,13 @@ from crosszone.errors import Notice
 from crosszone.inputs.frameworks import Framework
 from crosszone.inputs.job import state_bytes
 from crosszone.inputs.rules import (
+    ENDS,
     Case,
     check_experts,
     check_framework_axes,
     check_heads,
     check_layers,
+    check_mamba,
     check_sequence,
     check_widths,
 )
@@ -37,6 +39,7 @@ from crosszone.plan.layouts import EVERYTHING, USUAL, Breadth, DegreeChoices
 from crosszone.plan.options import LayoutTraits, OptionTable, check_policies, list_options
 from crosszone.plan.problem import Problem, SearchSettings, choose_wan_bucket_mb
 from crosszone.plan.search_nodes import NodeBlock
+from crosszone.predict.batch import count_tail_slots
 from crosszone.predict.parts import cached_part, select_parts
 from crosszone.schedule.orders import V_SHAPED
 
@@ -291,13 +294,13 @@ class SearchSpace:
             return tuple(value for value in values if self._is_legal(axis, value, *rules))
 
         replicas = (d for d in range(1, min(batch, gpus) + 1) if batch % d == 0)
-        tensor = list_allowed("tp", 2 * node, check_heads, check_widths)
+        tensor = list_allowed("tp", 2 * node, check_heads, check_widths, check_mamba)
         if problem.pinned.sequence_parallel or problem.pinned.communication.overlap_tensor:
             tensor = tuple(tp for tp in tensor if tp > 1)
         return DegreeChoices(
             tp=tensor,
             pp=list_allowed("pp", min(model.layers, gpus), check_layers),
-            cp=list_allowed("cp", min(64, gpus), check_sequence),
+            cp=list_allowed("cp", min(64, gpus), check_sequence, check_mamba),
             ep=list_allowed("ep", min(model.moe.experts if model.moe else 1, gpus), check_expert_degree),
             dp=(problem.pinned.dp,) if problem.pinned.dp else tuple(replicas),
         )
@@ -326,13 +329,22 @@ class SearchSpace:
         for schedule in self.framework.schedules:
             if self.problem.is_pinned("schedule") and schedule != pinned.schedule:
                 continue
+            # ends that count as layers: 126 layers are 64 virtual stages of 2 slots, the first and last of 1 layer [R3]
+            slots = [layers, layers + ENDS] if self.framework.empty_stages else [layers]
+            slots.append(layers + count_tail_slots(self.problem.model))
             if schedule == "interleaved":
-                virtual_stages = [v for v in range(2, MAX_VIRTUAL_STAGES + 1) if layers % (stages * v) == 0]
+                virtual_stages = [
+                    v for v in range(2, MAX_VIRTUAL_STAGES + 1) if any(n % (stages * v) == 0 for n in slots)
+                ]
             else:
                 virtual_stages = [2 if schedule in V_SHAPED else 1]
             if self.problem.is_pinned("interleave"):
                 virtual_stages = [v for v in virtual_stages if v == pinned.interleave]
-            choices += [ScheduleChoice(schedule, v) for v in virtual_stages if v == 1 or layers % (stages * v) == 0]
+            choices += [
+                ScheduleChoice(schedule, v)
+                for v in virtual_stages
+                if v == 1 or any(n % (stages * v) == 0 for n in slots)
+            ]
         return choices
 
 

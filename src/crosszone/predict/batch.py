@@ -63,6 +63,10 @@ class Batch:
     """Layers of each stage."""
     moe_counts: Numbers | None = None
     """Of these, those with experts; None: as the layers of the stages follow each other."""
+    block_counts: tuple[Numbers, Numbers] | None = None
+    """Of hybrids: attention blocks and Mamba-2 layers of each stage."""
+    pattern: str | None = None
+    """Of one hybrid: its blocks in order, to count those of virtual stages."""
     repeats: Numbers = 1.0
     """Equal stages in a row that each of them stands for."""
     measured: CollectiveTimings | None = None
@@ -71,11 +75,60 @@ class Batch:
     def build_stage_layers(self) -> StageLayers:
         """Dense and MoE layers of each stage."""
         kinds = (self.model.first_dense, self.model.moe_every, self.model.moe_layers)
-        return build_stage_layers(self.counts, *kinds, self.repeats, self.work.v_shaped, self.moe_counts)
+        v_shaped, stages = self.work.v_shaped, self.work.pp
+        counts = (self.repeats, v_shaped, self.moe_counts, stages, self.block_counts)
+        return build_stage_layers(self.counts, *kinds, *counts)
+
+    def build_chunk_layers(self, chunks: Numbers) -> StageLayers:
+        """The same of virtual stages that hold `chunks` layers each, in pipeline order."""
+        counts, m = np.atleast_2d(np.asarray(chunks, dtype=float)), self.model
+        moe_counts, block_counts = count_blocks(self.pattern, counts) if self.pattern else (None, None)
+        kinds = (m.first_dense, m.moe_every, m.moe_layers)
+        return build_stage_layers(counts, *kinds, moe_counts=moe_counts, block_counts=block_counts)
+
+
+def count_blocks(pattern: str, counts: Numbers) -> tuple[Numbers, tuple[Numbers, Numbers]]:
+    """Expert blocks, and attention and Mamba ones, of consecutive parts of a hybrid with so many layers each. [R5]"""
+    ends = np.cumsum(np.asarray(counts), axis=-1).astype(np.int64)
+    starts = ends - np.asarray(counts).astype(np.int64)
+    letters = np.array(list(pattern))
+
+    def count(letter: str) -> Numbers:
+        below = np.concatenate([[0.0], np.cumsum(letters == letter)])
+        return below[np.minimum(ends, len(letters))] - below[np.minimum(starts, len(letters))]
+
+    return count("E"), (count("*"), count("M"))
+
+
+# Work at the end of the last virtual stage, in layers, where a model predicts several tokens: its head, and a layer
+# and a head for each further token. NVIDIA's layouts of DeepSeek-V3 count so: 61 + 1 + 2 slots, 15 x 4 and 1 on 16.
+HEAD_SLOTS, MTP_SLOTS = 1, 2
+
+
+def count_tail_slots(model: Model) -> int:
+    """Layers that the end of a model's last virtual stage counts for when layers are dealt out; 0: only a head."""
+    return HEAD_SLOTS + MTP_SLOTS * model.mtp_layers if model.mtp_layers else 0
+
+
+def split_model_layers(model: Model, chunks: int) -> list[int]:
+    """Layers of each virtual stage where the strategy does not say. [R3]"""
+    tail = count_tail_slots(model)
+    if not tail or chunks == 1 or chunks > model.layers:
+        return split_layers(model.layers, chunks)
+    counts = split_layers(model.layers + tail, chunks)
+    counts[-1] -= tail
+    while counts[-1] < 0:  # the tail is worth more than a stage: the longest stages give layers back
+        longest = max(range(chunks - 1), key=lambda chunk: counts[chunk])
+        counts[longest] -= 1
+        counts[-1] += 1
+    return counts
 
 
 def split_layers(layers: int, chunks: int) -> list[int]:
-    """Layers dealt out evenly; those left over go to the stages after the first, which holds the embedding. [R3]"""
+    """Layers dealt out evenly; those left over go to the stages after the first, which holds the embedding. [R3]
+
+    Where `chunks` divides layers + 2 this is the split that counts embedding and head as a layer each.
+    """
     base, extra = divmod(layers, chunks)
     first = 1 if extra < chunks - 1 else 0
     return [base + (first <= chunk < first + extra) for chunk in range(chunks)]
@@ -84,17 +137,29 @@ def split_layers(layers: int, chunks: int) -> list[int]:
 def list_virtual_stage_layers(case: Case) -> list[int]:
     """Layers of each virtual stage in pipeline order."""
     s = case.strategy
-    return list(s.layers_per_stage or split_layers(case.model.layers, s.pp * s.interleave))
+    return list(s.layers_per_stage or split_model_layers(case.model, s.pp * s.interleave))
 
 
 def count_moe_layers(model: Model, counts: Sequence[int]) -> list[int]:
     """Layers with experts among consecutive parts of the model that hold so many layers each. [R4]"""
     if model.moe is None:
         return [0] * len(counts)
+    if model.pattern is not None:
+        blocks: list[int] = count_blocks(model.pattern, counts)[0].astype(int).tolist()
+        return blocks
     every, dense = model.moe.every, model.moe.first_dense
     below = [max(0, end - dense) // every for end in np.cumsum([0, *counts]).tolist()]
     moe_layers: list[int] = np.diff(below).tolist()
     return moe_layers
+
+
+def count_stage_blocks(case: Case) -> tuple[Numbers, Numbers] | None:
+    """Attention blocks and Mamba-2 layers of each stage of a hybrid; None: the model is none. [R5]"""
+    pattern = case.model.pattern
+    if pattern is None:
+        return None
+    _, (attention, mamba) = count_blocks(pattern, list_virtual_stage_layers(case))
+    return tuple(np.array(sum_virtual_stages(case.strategy, counts)) for counts in (attention, mamba))  # type: ignore[return-value]
 
 
 def count_stage_layers(case: Case) -> list[float]:
@@ -289,10 +354,16 @@ def join_batches(batches: Sequence[Batch]) -> Batch:
         columns = [getattr(batch, name) for batch in batches]
         return type(columns[0])(**{f.name: join([getattr(c, f.name) for c in columns]) for f in fields(columns[0])})
 
+    def join_blocks() -> tuple[Numbers, Numbers]:
+        pairs = [batch.block_counts or (np.zeros((1, 1)), np.zeros((1, 1))) for batch in batches]
+        attention, mamba = zip(*pairs, strict=True)
+        return join(attention, padding=0.0), join(mamba, padding=0.0)
+
     return Batch(
         **{name: join_columns(name) for name in ("model", "work", "gpu", "stack", "links")},
         counts=join([batch.counts for batch in batches], padding=0.0),
         moe_counts=join([batch.moe_counts for batch in batches], padding=0.0),
+        block_counts=join_blocks() if any(batch.block_counts is not None for batch in batches) else None,
     )
 
 

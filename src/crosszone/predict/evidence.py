@@ -193,10 +193,12 @@ def _list_operators(case: Case) -> Iterator[tuple[str, str, dict[str, float]]]:
     tokens = s.micro_batch * case.job.seq_len / s.cp
     query, value = model.heads * model.qk_head_dim / s.tp, model.heads * model.v_head_dim / s.tp
     kv = max(model.kv_heads / s.tp, 1.0) * (model.qk_head_dim + model.v_head_dim)
-    if model.mla is None:
+    has_attention = model.attention_layers > 0
+    if model.mla is None and has_attention:
         yield "matmul", dtype, {"m": tokens, "n": query + kv, "k": model.hidden}
-    yield "matmul", dtype, {"m": tokens, "n": model.hidden, "k": value}
-    if model.moe_layers < model.layers:
+    if has_attention:
+        yield "matmul", dtype, {"m": tokens, "n": model.hidden, "k": value}
+    if model.mlp_layers:
         inner = model.ffn_hidden / s.tp
         yield "matmul", dtype, {"m": tokens, "n": inner, "k": model.hidden}
         yield "matmul", dtype, {"m": tokens, "n": model.hidden, "k": inner}
@@ -208,5 +210,5 @@ def _list_operators(case: Case) -> Iterator[tuple[str, str, dict[str, float]]]:
         yield "grouped_matmul", dtype, {**experts, "n": up, "k": model.hidden}
         yield "grouped_matmul", dtype, {**experts, "n": model.hidden, "k": inner}
     yield "matmul", wide, {"m": tokens, "n": model.vocab / s.tp, "k": model.hidden}
-    if model.mla is None:
+    if model.mla is None and has_attention:
         yield "attention", wide, {"seq": case.job.seq_len, "head_dim": model.qk_head_dim}

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.cost.coefficients import Coefficients, Knowledge, compute_band_factors
-from crosszone.cost.columns import build_model_columns, select_columns
+from crosszone.cost.columns import Numbers, build_model_columns, select_columns
 from crosszone.cost.memory import MemoryCoefficients, read_memory_coefficients
 from crosszone.cost.profile import Profile, Profiles
 from crosszone.cost.record import named
@@ -31,6 +31,7 @@ from crosszone.predict.batch import (
     build_stack_columns,
     build_work_columns,
     count_moe_layers,
+    count_stage_blocks,
     count_stage_layers,
     get_scalar,
     list_virtual_stage_layers,
@@ -139,8 +140,18 @@ class Predictor:
             moe_counts=np.broadcast_to(
                 sum_virtual_stages(s, count_moe_layers(case.model, list_virtual_stage_layers(case))), (rows, s.pp)
             ),
+            block_counts=self._broadcast_blocks(rows),
+            pattern=case.model.pattern,
             measured=self.profiles.links,
         )
+
+    def _broadcast_blocks(self, rows: int) -> tuple[Numbers, Numbers] | None:
+        """Blocks of a hybrid's stages, of every class of replicas."""
+        blocks = count_stage_blocks(self.case)
+        if blocks is None:
+            return None
+        attention, mamba = (np.broadcast_to(counts, (rows, self.strategy.pp)) for counts in blocks)
+        return attention, mamba
 
     @property
     def placement_stride(self) -> int:

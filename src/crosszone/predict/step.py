@@ -19,7 +19,7 @@ from crosszone.cost.collectives import send_message
 from crosszone.cost.columns import Column, Numbers
 from crosszone.cost.layer import LayerCost
 from crosszone.cost.measured_links import Group
-from crosszone.cost.record import as_array, named
+from crosszone.cost.record import as_array, named, plain
 from crosszone.cost.replicas import (
     Exchange,
     Replicas,
@@ -29,7 +29,7 @@ from crosszone.cost.replicas import (
     group_replicas,
     optimizer_s,
 )
-from crosszone.cost.stages import StageCost, StageLayers, build_stage_layers
+from crosszone.cost.stages import StageCost, StageLayers
 from crosszone.cost.tiers import Tier
 from crosszone.errors import Notice
 from crosszone.inputs.strategy import Strategy
@@ -114,7 +114,7 @@ def build_stage_passes(batch: Batch, k: Coefficients, layer: LayerCost | None = 
     cost = layer or LayerCost(m, w, g, batch.stack, k, batch.measured)
     layers = batch.build_stage_layers()
     per = StageCost(cost, layers)
-    present = layers.layers > 0
+    present = layers.present
     (send_bytes, send_back_bytes), (send, send_back), inside = _estimate_sends(batch, cost, k)
     passed, passed_back, piped, latency = _estimate_waits(batch, k, send, send_back, inside)
     out, into = _compute_send_shares(layers, w.interleave)
@@ -149,7 +149,7 @@ def build_stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = N
     """Times of every stage of every strategy; `layer`: its layers' costs, where they are known already."""
     w, links = batch.work, batch.links
     p = build_stage_passes(batch, k, layer)
-    cost, per, present = p.layer, p.cost, p.layers.layers > 0
+    cost, per, present = p.layer, p.cost, p.layers.present
     params_per_rank = count_stage_parameters(batch.model, w, p.layers)
     group = group_replicas(cost, links)
     sent = estimate_exchange(cost, params_per_rank, group, links, batch.repeats)
@@ -202,7 +202,7 @@ def _compute_send_shares(layers: StageLayers, chunks: Numbers) -> tuple[Numbers,
     With several virtual stages the last stage goes on to the first for all but its last one.
     """
     folded = layers.first * layers.last  # a V-shaped pipeline turns round inside its last stage
-    present = layers.layers > 0
+    present = layers.present
     out, into = (present - (end - folded) / chunks for end in (layers.last, layers.first))
     return named("sends_out", out), named("sends_back", into)
 
@@ -277,7 +277,7 @@ def tail_s(t: StageTimes, ready: Numbers) -> tuple[Numbers, Numbers]:
 
     The update waits for the gradients' norm, so for every stage.
     """
-    present = t.layers.layers > 0
+    present = t.layers.present
     reduced = select_largest((ready + t.reduce) * present)
     updated = select_largest(t.update + t.gather)
     return reduced, updated
@@ -333,6 +333,9 @@ def _has_even_chunks(batch: Batch) -> Numbers:
     """1 where virtual stages are alike but for the model's ends: a pipeline then fills in one's share of a stage."""
     m, w = batch.model, batch.work
     unlike = (as_array(m.moe_layers) > 0) & ((as_array(m.first_dense) > 0) | (as_array(m.moe_every) > 1))
+    unlike = unlike | (as_array(m.hybrid) > 0) | (as_array(m.mtp_layers) > 0)
+    if np.any(as_array(w.interleave) > 1):  # one layer less where the embedding or the head stands for it
+        unlike = unlike | (plain(batch.counts) % plain(w.interleave) != 0).any(axis=-1, keepdims=True)
     return np.where((as_array(w.v_shaped) > 0) | (unlike & (as_array(w.interleave) > 1)), 0.0, 1.0)
 
 
@@ -569,12 +572,7 @@ def _split_into_chunks(
         return t.forward[:, :, None], t.backward[:, :, None], np.zeros((1, 1, 1))
     in_order = list_stages_in_order(strategy.pipeline_schedule, stages, parts)
     gpu, own_k = _reorder_columns(batch.gpu, in_order), _reorder_columns(k, in_order)
-    layers = build_stage_layers(
-        np.atleast_2d(np.asarray(chunks, dtype=float)),
-        batch.model.first_dense,
-        batch.model.moe_every,
-        batch.model.moe_layers,
-    )
+    layers = batch.build_chunk_layers(chunks)
     per = StageCost(LayerCost(batch.model, batch.work, gpu, batch.stack, own_k, batch.measured), layers)
     shape = (count, stages * parts)
     forward, backward = (np.broadcast_to(x, shape)[:, place] for x in (per.forward_s, per.backward_s))

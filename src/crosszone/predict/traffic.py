@@ -90,15 +90,25 @@ def _build_rows(
 def _count_tensor(p: Predictor, exposed: float) -> list[Traffic]:
     """Two collectives of a layer forward (one with a parallel residual) and two backward, again if recomputed.
 
-    One more forward on the first stage (embedding) and one backward on the last (head). [X1]
+    A block of a hybrid has one of each. One more forward on the first stage (embedding) and one backward on the last
+    (head). [X1]
     """
     t, w, m = p.step.times, p.batch.work, p.batch.model
-    count = named("calls_of_layer", (1 if p.case.model.parallel_residual else 2) * (1 + _get_recompute_factor(p)) + 2)
+    model = p.case.model
+    back = 2 if model.pattern is None else 1
+    forward = 1 if model.parallel_residual or model.pattern is not None else 2
+    count = named("calls_of_layer", forward * (1 + _get_recompute_factor(p)) + back)
     stage = find_slowest_stage(p)
-    layers, first, last = (get_cell(x, p.row, stage) for x in (t.layers.layers, t.layers.first, t.layers.last))
+    layers, first, last = (get_cell(x, p.row, stage) for x in (t.cost.stages.layers, t.layers.first, t.layers.last))
     calls = named("micro_batches_of_replica", p.row_micro_batches) * (count * layers + first + last)
-    all_calls = w.tp * w.cp * _count_micro_batches(p) * (m.layers * count + 2)
+    all_calls = w.tp * w.cp * _count_micro_batches(p) * (_count_all_layers(p, m.layers) * count + 2)
     return _build_ring_rows(p, "tensor", t.layer.tensor, stage, calls, all_calls, calls, exposed)
+
+
+def _count_all_layers(p: Predictor, layers: Any) -> Any:
+    """Layers of a kind with those of multi-token prediction, which in a hybrid are two blocks each."""
+    model = p.case.model
+    return layers + model.mtp_layers * (1 if model.pattern is None else 2) if model.mtp_layers else layers
 
 
 def _count_context(p: Predictor, exposed: float) -> list[Traffic]:
@@ -106,9 +116,9 @@ def _count_context(p: Predictor, exposed: float) -> list[Traffic]:
     w, cost = p.batch.work, p.step.times.layer.context
     stage = find_slowest_stage(p)
     passes = 1.0 + CONTEXT_BACKWARD + _get_recompute_factor(p)
-    layers = get_cell(p.step.times.layers.layers, p.row, stage)
+    layers = get_cell(p.step.times.cost.stages.layers, p.row, stage)
     calls = passes * named("micro_batches_of_replica", p.row_micro_batches) * layers
-    all_calls = passes * p.batch.model.layers * w.tp * w.cp * _count_micro_batches(p)
+    all_calls = passes * _count_all_layers(p, p.batch.model.layers) * w.tp * w.cp * _count_micro_batches(p)
     return _build_ring_rows(p, "context", cost, stage, calls, all_calls, calls * get_scalar(cost.messages), exposed)
 
 
@@ -143,8 +153,9 @@ def _count_expert(p: Predictor, exposed: float) -> list[Traffic]:
     stage = find_slowest_stage(p)
     passes = 2.0 + _get_recompute_factor(p)
     times = passes * named("micro_batches_of_replica", p.row_micro_batches)
-    every = passes * m.moe_layers * w.tp * w.cp * _count_micro_batches(p)
-    cost, layers = layer.all_to_all, p.step.times.layers.moe
+    moe_layers = m.moe_layers + p.case.model.mtp_layers if p.case.model.mtp_layers else m.moe_layers
+    every = passes * moe_layers * w.tp * w.cp * _count_micro_batches(p)
+    cost, layers = layer.all_to_all, p.step.times.cost.stages.moe
     seconds = get_cell(cost.seconds, p.row, stage)
     return [
         Traffic(

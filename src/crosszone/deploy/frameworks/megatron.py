@@ -95,9 +95,11 @@ def build_options(launch: Launch) -> tuple[Option, ...]:
 def build_files(launch: Launch) -> dict[str, str]:
     """The flags, the hook that starts and measures pretrain_gpt.py, and what prepares its data."""
     settings = build_trainer_settings(launch)
+    # first: it refuses models that have no tiny one either
+    planned = _list_sections(launch, RunShape.from_settings(settings, launch.steps))
     tiny_shape = RunShape.from_settings(scale_to_tiny(settings), TINY_STEPS)
     texts = {
-        ARGUMENTS: _render_arguments(launch, _list_sections(launch, RunShape.from_settings(settings, launch.steps))),
+        ARGUMENTS: _render_arguments(launch, planned),
         TINY_ARGUMENTS: _render_arguments(launch, _list_sections(launch, tiny_shape)),
         HOOK: read_trainer_file(HOOK),
         METRICS_FILE: read_trainer_file(METRICS_FILE),
@@ -224,22 +226,24 @@ def format_flag(option: Option) -> str:
 LAYOUT_FLAG = "--pipeline-model-parallel-layout"
 
 
-def format_layout(layers: Sequence[int]) -> str:
+def format_layout(layers: Sequence[int], mtp_layers: int = 0) -> str:
     """The layout of chunks that hold so many layers each; equal neighbours are written once.
 
         format_layout([3, 2, 2, 1])      # "Et*3|(t*2|)*2,tL"
+        format_layout([0, 1, 1, 0])      # "E|(t|)*2,L": embedding and loss account for a layer each
 
-    E is the embedding, t a layer, L the loss; stages are split by |, in pipeline order (with interleaving the first
-    chunk of every stage comes first). `x*3` repeats a letter and `(...)*3` a group; commas mean nothing.
+    E is the embedding, t a layer, m one of multi-token prediction, L the loss; stages are split by |, in pipeline order
+    (with interleaving the first chunk of every stage comes first). `x*3` repeats a letter and `(...)*3` a group; commas
+    mean nothing.
     """
     if len(layers) == 1:
-        return f"E{_format_run(layers[0])}L"
+        return f"E{_format_run(layers[0])}{'m' * mtp_layers}L"
     inner = [(count, len(list(same))) for count, same in groupby(layers[1:-1])]
     parts = [f"E{_format_run(layers[0])}|"]
     for count, times in inner:
         parts.append(f"({_format_run(count)}|)*{times}" if times > 1 else f"{_format_run(count)}|")
     text = "".join(part if part.endswith("|") else f"{part}," for part in parts)
-    return f"{text}{_format_run(layers[-1])}L"
+    return f"{text}{_format_run(layers[-1])}{'m' * mtp_layers}L"
 
 
 def _format_run(count: int) -> str:
@@ -289,6 +293,8 @@ def _list_unsupported(m: Model, tp: int, ep: int) -> Iterator[tuple[str, str, An
     ):
         if getattr(m, field) != required:
             yield lacks, field, getattr(m, field), {"allowed": [required]}
+    if m.pattern is not None:
+        yield "bundle_hybrid", "pattern", m.name, {}
     if m.qk_norm == "full":
         yield lacks, "qk_norm", m.qk_norm, {"allowed": ["none", "head"]}
     if _get_bias_layers(m) is None:
@@ -321,6 +327,10 @@ def _list_model_flags(m: Model, seq_len: int, tp: int) -> Iterator[Flag]:
         return name, value, "model", {"field": f"model.{field}"}
 
     yield describe_field("--num-layers", m.layers, "layers")
+    if m.mtp_layers:
+        yield describe_field("--mtp-num-layers", m.mtp_layers, "mtp_layers")
+    if m.mtp_layers and m.mtp_shared:
+        yield describe_field("--mtp-use-repeated-layer", True, "mtp_shared")
     yield describe_field("--hidden-size", m.hidden, "hidden")
     yield describe_field("--ffn-hidden-size", m.ffn_hidden, "ffn_hidden")
     yield describe_field("--num-attention-heads", m.heads, "heads")
@@ -391,6 +401,8 @@ def _list_moe_flags(m: Model) -> Iterator[Flag]:
     yield "--num-experts", moe.experts, "model", {"field": "model.moe.experts"}
     yield "--moe-router-topk", moe.top_k, "model", {"field": "model.moe.top_k"}
     yield "--moe-ffn-hidden-size", moe.ffn_hidden, "model", {"field": "model.moe.ffn_hidden"}
+    if moe.latent:
+        yield "--moe-latent-size", moe.latent, "model", {"field": "model.moe.latent"}
     if moe.shared_experts:
         width = moe.shared_experts * moe.shared_ffn_hidden
         params = {"count": moe.shared_experts, "width": moe.shared_ffn_hidden}
@@ -504,8 +516,10 @@ def _list_degree_flags(launch: Launch, layers: Sequence[int], micro_batches: int
     if s.sequence_parallel:
         yield "--sequence-parallel", True, "sequence_parallel", {"tp": s.tp}
     yield "--pipeline-model-parallel-size", s.pp, "pp", ranks
-    if s.pp > 1 and len(set(layers)) > 1:  # chunks of one size need no layout
-        yield LAYOUT_FLAG, format_layout(layers), "layout", {"layers": list(layers)}
+    mtp_layers = launch.scenario.model.mtp_layers
+    # chunks of one size need no layout, unless it says where tokens further ahead are predicted
+    if s.pp > 1 and (len(set(layers)) > 1 or mtp_layers):
+        yield LAYOUT_FLAG, format_layout(layers, mtp_layers), "layout", {"layers": list(layers)}
     elif s.interleave > 1:
         yield "--num-virtual-stages-per-pipeline-rank", s.interleave, "interleave", {"chunks": s.pp * s.interleave}
     if s.interleave > 1:

@@ -369,9 +369,10 @@ class Catalogue:
         if match is None or not isinstance(base, ModelEntry):
             return None
         layers = int(match["short"] or match["long"])
-        if not 1 <= layers <= base.model.layers:
+        if not 1 <= layers <= base.model.layers or base.model.pattern is not None:
             return None
-        model = base.model.replace(layers=layers, name=name)
+        # a few layers are run to measure layers: without what follows the model's last one
+        model = base.model.replace(layers=layers, name=name, mtp_layers=0)
         return base.replace(name=name, aliases=(), published=None, stands_for_size=False, model=model)
 
     def _build_unknown_params(self, kind: Kind, name: str) -> dict[str, Any]:

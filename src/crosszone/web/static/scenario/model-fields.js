@@ -5,7 +5,7 @@ import { useForm } from "./form.js";
 import { keysOf } from "./shape.js";
 
 const FIRST = ["layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "head_dim", "max_seq_len"];
-const GROUPS = [["moe", "Moe"], ["mla", "Mla"], ["window", "Window"]];
+const GROUPS = [["moe", "Moe"], ["mla", "Mla"], ["window", "Window"], ["mamba", "Mamba"]];
 
 /** The architecture, field by field. @param {{base?: any}} given base: the model it is like; what is left empty is as there */
 export function ModelFields({ base }) {
@@ -24,7 +24,7 @@ export function ModelFields({ base }) {
     </details>`;
 }
 
-/** A part a model may have or not: experts, latent attention, a window. */
+/** A part a model may have or not: experts, latent attention, a window, Mamba-2 layers. */
 function Group({ group, owner, base, usual }) {
   const { t } = useText();
   const { schema, at, set, noticeAt } = useForm();
