@@ -294,7 +294,11 @@ def select_usable_runs(runs: Iterable[MeasuredRun], doubtful: Collection[str]) -
     return [
         run
         for run in runs
-        if run.step_time_s and run.id not in doubtful and run.duplicate_of is None and not run.facts.get("doubtful")
+        if run.step_time_s
+        and run.id not in doubtful
+        and run.duplicate_of is None
+        and not run.facts.get("doubtful")
+        and len(run.case.cluster.gpu_kinds) == 1  # a fit reads the coefficients of one family for each row
     ]
 
 

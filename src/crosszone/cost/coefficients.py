@@ -53,6 +53,8 @@ class Coefficients:
     """Rate of fused attention made for an older generation of GPUs over that of the vendor's kernel."""
     triton: Numbers
     """Rate of fused attention written in Triton over that of FlashAttention 2."""
+    mamba: Numbers
+    """Time of a Mamba-2 layer's core and of the kernels around it over that of their counted work."""
     sink_rate: Numbers
     """Rate of fused attention with sinks over that without."""
     # operators

@@ -108,10 +108,10 @@ def estimate_mamba_parts(cost: LayerCost, residual_s: Numbers) -> LayerParts:
     passes = figures["passes"]
     states = figures["state_passes"] * figures["state_bytes"] * m.mamba_state * inner / m.mamba_chunk
     moved = w.dtype_bytes * (passes["core"] * inner + m.mamba_projected / w.tp) + states
-    core_s = longer_s(inside_s + states_s, traffic_s(cost.elementwise * tokens * moved, cost.memory_rate))
+    core_s = k.mamba * longer_s(inside_s + states_s, traffic_s(cost.elementwise * tokens * moved, cost.memory_rate))
     swept = w.dtype_bytes * (passes["convolution"] * convolved + passes["gate"] * inner)
     cast = cost.cast * tokens * (m.hidden + inner)
-    around_s = traffic_s(cost.elementwise * tokens * swept + cast, cost.memory_rate)
+    around_s = traffic_s(k.mamba * cost.elementwise * tokens * swept + cast, cost.memory_rate)
     return LayerParts(
         matmul=matmul,
         attention=named("mamba_core_s", core_s),
