@@ -331,10 +331,13 @@ class Knowledge:
         return tuple(name for name, on in applies.items() if on)
 
 
-def compute_band_factors(known: Knowledge, *, memory: bool = False) -> tuple[Any, Any]:
+def compute_band_factors(
+    known: Knowledge, *, memory: bool = False, inputs: tuple[Any, Any] = (0.0, 0.0)
+) -> tuple[Any, Any]:
     """Factors on a prediction between which four of five measured values lie: (low, high). [Q6]
 
-    Log widths add as independent errors do: sqrt(base^2 + each that applies^2), below and above apart.
+    Log widths add as independent errors do: sqrt(base^2 + each that applies^2), below and above apart; `inputs`: log
+    widths of inputs that nobody gave.
     """
     of = "memory" if memory else "step"
     parts = read_band_parts()[of]
@@ -345,8 +348,9 @@ def compute_band_factors(known: Knowledge, *, memory: bool = False) -> tuple[Any
                 for name in known.gaps
                 if name in parts
             )
+            + width**2
         )
-        for side in ("low", "high")
+        for side, width in zip(("low", "high"), inputs, strict=True)
     )
     return np.exp(-low), np.exp(high)
 

@@ -271,11 +271,11 @@ class Predictor:
         """Step time with the model's own error, the links' band, and inputs that were assumed."""
         # a delay-aware step may be shorter at a longer RTT [S4]; a range holds its middle all the same
         low, expected, high = (get_scalar(x) for x in self.step_s)
-        spread_low, spread_high = self.input_spread
-        below = np.exp(-np.hypot(np.log(self.factors[0]), named("basis.inputs.low", spread_low)))
-        above = np.exp(np.hypot(np.log(self.factors[1]), named("basis.inputs.high", spread_high)))
-        if not (spread_low or spread_high):
-            below, above = self.factors
+        below, above = self.factors
+        if any(self.input_spread):
+            low_width, high_width = self.input_spread
+            spread = named("basis.inputs.low", low_width), named("basis.inputs.high", high_width)
+            below, above = compute_band_factors(self.knowledge, inputs=spread)
         triple = Triple(low=min(low, expected) * below, expected=expected, high=max(high, expected) * above)
         return name_triple("step_time_s", triple)
 
