@@ -54,7 +54,7 @@ from crosszone.text import DEFAULT_LANGUAGE, label
 # Parts of a predictor that follow from links between zones where stages or gradients cross them.
 OF_STEP = ("step", "inner_step_s", "slowest")
 # Those that follow from these links in any case: the step with averaging, and what explains it.
-OF_LINKS = ("local_update_s", "step_s", "step_time", "recorded", "opened")
+OF_LINKS = ("local_update_s", "step_s", "input_spread", "step_time", "recorded", "opened")
 
 
 @dataclass(frozen=True, kw_only=True)
