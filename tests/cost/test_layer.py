@@ -272,7 +272,7 @@ def test_a_parallel_residual_saves_one_collective_forward():
 
 
 def test_tensor_parallelism_beyond_the_domain_runs_at_the_nodes_network():
-    """[X1] [C10] t = 16 on nodes of 8: 8 x 1 byte/s; 2 x 15/16 x 256 = 480 bytes take 60 s. The ring's 30 steps have the
+    """[X1] [C11] t = 16 on nodes of 8: 8 x 1 byte/s; 2 x 15/16 x 256 = 480 bytes take 60 s. The ring's 30 steps have the
     mean latency of its 14 edges of 3.4 us and 2 of 14 us: 141.75 us. A second node adds 5 s to each call.
     """
     beyond = model(heads=16), work(tp=16)
