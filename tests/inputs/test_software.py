@@ -159,6 +159,21 @@ def test_options_that_were_given_stay():
     assert not strategy.communication.overlap_tensor  # needs the sequence split
 
 
+def test_an_option_that_was_given_brings_what_it_needs():
+    """[S16] Megatron gathers weights ahead only where it reduces gradients ahead, which software of 2022 does not by itself."""
+    ahead = "{dp: 8, micro_batch: 1, zero: 1, communication: {overlap_parameters: true}}"
+    assert settled_case("a100-80gb-sxm", strategy=ahead).strategy.communication.overlap_gradients
+    usual = settled_case("a100-80gb-sxm", strategy="{dp: 8, micro_batch: 1, zero: 1}").strategy.communication
+    assert not usual.overlap_gradients and not usual.overlap_parameters
+
+
+def test_who_says_how_much_hides_says_that_it_may():
+    """[S16] `overlap: 1` would be of no effect where the usual software reduces after the backward pass."""
+    share = "{dp: 8, micro_batch: 1, zero: 1, communication: {overlap: 1.0}}"
+    communication = settled_case("a100-80gb-sxm", strategy=share).strategy.communication
+    assert communication.overlap_gradients and communication.overlap_parameters
+
+
 def test_switches_of_a_stack_hold_only_where_it_is_named():
     """[S16] The usual stack of Megatron on A100 is that of 2021; its softmax is no preset of a job that names no stack.
 

@@ -64,7 +64,7 @@ def test_an_alternative_is_the_prediction_of_the_scenario_that_states_it(scenari
         for alternative in assumption.alternatives:
             stated = predict(state(scenario, assumption.field, alternative.value))
             assert stated.step_time.expected == pytest.approx(
-                alternative.step_time_s, rel=2e-3 if "nic" in assumption.field else 1e-9
+                alternative.step_time_s, rel=2e-3 if "nic_" in assumption.field else 1e-9
             )
             change = 100.0 * (alternative.step_time_s / p.step_time.expected - 1.0)
             assert alternative.change_pct == pytest.approx(change)

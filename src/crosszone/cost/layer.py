@@ -520,6 +520,11 @@ class LayerCost:
         """Bytes/s of one GPU over the fast link, PCIe and the network."""
         return TierBytes(self.link_rate, self.k.link * self.gpu.pcie_bytes_per_s, self.nic_rate, np.inf)
 
+    @property
+    def expert_rates(self) -> TierBytes:
+        """The same in an all-to-all, which is slower than a ring on the same links. [X3]"""
+        return TierBytes(*(self.k.a2a_rate * rate for rate in self.tier_rates))
+
     @cached_property
     def all_to_all(self) -> CollectiveCost:
         """Dispatch and combine of the tokens of one pass through an MoE layer. [X3]"""
@@ -535,7 +540,7 @@ class LayerCost:
             ranks=w.ep,
             ranks_per_domain=np.clip(g.domain / w.expert_tp, 1.0, w.ep),
             fast_gpus=g.fast_gpus,
-            rates=TierBytes(*(self.k.a2a_rate * rate for rate in self.tier_rates)),
+            rates=self.expert_rates,
         )
 
     @cached_property
