@@ -41,6 +41,7 @@ def read_row(*, as_user: bool = True, **changes: str) -> MeasuredRun:
     st.dictionaries(st.sampled_from(UNREAD), st.sampled_from(TELLING) | st.text(max_size=40)),
 )
 def test_what_a_user_does_not_know_changes_no_case(row, changes):
+    """[Q12]"""
     shape = {"layers": "61", "hidden": "7168", "ffn_hidden": "2048", "heads": "128", "kv_heads": "128"}
     shape |= {"vocab": "129280", "params_b": "671", "ep": "2", "pp": "1", "dp": "8"}
     row = row | (shape if "model" in row else {})
@@ -68,6 +69,7 @@ def test_what_a_user_does_not_know_changes_no_prediction():
     ],
 )
 def test_a_published_framework_is_entered_as_one_of_ours(published, expected):
+    """[Q12]"""
     assert expected in load_frameworks()
     for has_model_parallelism in (False, True):
         assert select_own_framework(published, has_model_parallelism) == expected

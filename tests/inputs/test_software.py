@@ -42,7 +42,7 @@ CHOICES = {
 
 @pytest.mark.parametrize("framework", load_frameworks())
 def test_every_framework_has_a_default_of_every_switch(framework):
-    """[S16] Values are those that a scenario may state; options of the strategy are such that the framework has them."""
+    """[J4] Values are those that a scenario may state; options of the strategy are such that the framework has them."""
     supported = load_frameworks()[framework]
     for release, architecture in itertools.product(RELEASES, ARCHITECTURES):
         defaults = select_defaults(framework, release, architecture)
@@ -61,7 +61,7 @@ def test_every_framework_has_a_default_of_every_switch(framework):
     st.floats(0.0, 5.0),
 )
 def test_a_later_release_never_unlearns_a_switch(framework, architecture, release, years):
-    """[S16] Overlap that is on stays on, fused attention stays fused, graphs stay; nothing loses its default."""
+    """[J4] Overlap that is on stays on, fused attention stays fused, graphs stay; nothing loses its default."""
     before = select_defaults(framework, release, architecture)
     after = select_defaults(framework, release + years, architecture)
     assert set(before) <= set(after)
@@ -84,7 +84,7 @@ def test_a_later_release_never_unlearns_a_switch(framework, architecture, releas
     st.sampled_from([512, 4096]),
 )
 def test_stated_comes_before_the_preset_and_that_before_what_is_usual(stated, preset, framework, seq_len):
-    """[S16]"""
+    """[J4]"""
     settled = settle_software(Software(**stated), framework, preset, 24.0, "hopper", seq_len)
     usual = select_defaults(framework, 24.0, "hopper")
     for switch in CHOICES:
@@ -99,7 +99,7 @@ def test_stated_comes_before_the_preset_and_that_before_what_is_usual(stated, pr
 
 
 def test_long_sequences_are_flash_unless_somebody_says_otherwise():
-    """[S16] Megatron-LM of 2022 wrote scores out, up to 2048 tokens."""
+    """[J4] Megatron-LM of 2022 wrote scores out, up to 2048 tokens."""
     longest = load_software_rules()["longest_unfused"]
 
     def attention(seq_len, software=None, preset=None):
@@ -111,7 +111,7 @@ def test_long_sequences_are_flash_unless_somebody_says_otherwise():
 
 
 def test_the_release_is_that_of_the_scenario_of_the_stack_or_of_the_newest_gpu():
-    """[S16] 25.09 is 25.75 years after 2000; A100 and H100 together have H100's."""
+    """[J4] 25.09 is 25.75 years after 2000; A100 and H100 together have H100's."""
     a100, h100 = (catalogue().gpu(name) for name in ("a100-80gb-sxm", "h100-80gb-sxm"))
     releases = load_software_rules()["releases"]
     assert parse_release("25.09") == 25.75
@@ -143,7 +143,7 @@ strategy: {strategy}
 
 
 def test_options_that_were_not_given_are_those_usual_for_framework_and_release():
-    """[S16] Megatron on H100: the sequence split, its collectives overlapped, ZeRO 1; on V100, 2020: full recomputation."""
+    """[J4] Megatron on H100: the sequence split, its collectives overlapped, ZeRO 1; on V100, 2020: full recomputation."""
     recent, first = settled_case().strategy, settled_case("v100-32gb-sxm").strategy
     assert (recent.sequence_parallel, recent.zero, recent.communication.overlap_tensor) == (True, 1, True)
     assert recent.recompute == "none" and recent.communication.overlap_gradients
@@ -152,7 +152,7 @@ def test_options_that_were_not_given_are_those_usual_for_framework_and_release()
 
 
 def test_options_that_were_given_stay():
-    """[S16]"""
+    """[J4]"""
     given_options = "{tp: 2, dp: 4, micro_batch: 1, sequence_parallel: false, zero: 0, recompute: selective}"
     strategy = settled_case(strategy=given_options).strategy
     assert (strategy.sequence_parallel, strategy.zero, strategy.recompute) == (False, 0, "selective")
@@ -160,7 +160,7 @@ def test_options_that_were_given_stay():
 
 
 def test_an_option_that_was_given_brings_what_it_needs():
-    """[S16] Megatron gathers weights ahead only where it reduces gradients ahead, which software of 2022 does not by itself."""
+    """[J4] Megatron gathers weights ahead only where it reduces gradients ahead, which software of 2022 does not by itself."""
     ahead = "{dp: 8, micro_batch: 1, zero: 1, communication: {overlap_parameters: true}}"
     assert settled_case("a100-80gb-sxm", strategy=ahead).strategy.communication.overlap_gradients
     usual = settled_case("a100-80gb-sxm", strategy="{dp: 8, micro_batch: 1, zero: 1}").strategy.communication
@@ -168,14 +168,14 @@ def test_an_option_that_was_given_brings_what_it_needs():
 
 
 def test_who_says_how_much_hides_says_that_it_may():
-    """[S16] `overlap: 1` would be of no effect where the usual software reduces after the backward pass."""
+    """[J4] `overlap: 1` would be of no effect where the usual software reduces after the backward pass."""
     share = "{dp: 8, micro_batch: 1, zero: 1, communication: {overlap: 1.0}}"
     communication = settled_case("a100-80gb-sxm", strategy=share).strategy.communication
     assert communication.overlap_gradients and communication.overlap_parameters
 
 
 def test_switches_of_a_stack_hold_only_where_it_is_named():
-    """[S16] The usual stack of Megatron on A100 is that of 2021; its softmax is no preset of a job that names no stack.
+    """[J4] The usual stack of Megatron on A100 is that of 2021; its softmax is no preset of a job that names no stack.
 
     Asked in either order: what is remembered of one is not told of the other.
     """

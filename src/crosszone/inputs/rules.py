@@ -55,7 +55,7 @@ class Case:
         return find_newest_architecture(self.cluster.gpu_kinds)
 
     def _with_usual_options(self, framework: Framework) -> Case:
-        """The same with options that were not given as they are usual for the framework and its release."""
+        """The same with options that were not given as they are usual for the framework and its release. [J4]"""
         s, usual = self.strategy, select_defaults(framework.name, self.release, self.architecture)
         options: dict[str, Any] = {}
         if s.zero is None:
