@@ -91,6 +91,13 @@ def test_every_figure_of_any_scenario_works_out(p):
         ),
         ("bert-large", {"seq_len": 512, "precision": "fp16", "framework": "deepspeed"}, {"zero": 2, "micro_batch": 4}),
         ("falcon-40b", {}, {"tp": 8, "pp": 2, "communication": {"overlap_tensor": True, "algorithm": "tree"}}),
+        ("nemotron-h-8b", {}, {"tp": 4, "sequence_parallel": True}),
+        (
+            "llama-2-7b",
+            {"software": {"launch": "full-graph", "recompute_modules": ["mlp", "layernorm"]}},
+            {"tp": 2, "recompute": "selective", "sequence_parallel": True},
+        ),
+        ("llama-2-7b", {"software": {"attention": "triton", "context_exchange": "all-to-all"}}, {"tp": 2, "cp": 2}),
     ],
 )
 def test_other_models_precisions_and_splits_work_out_too(model, job, strategy):

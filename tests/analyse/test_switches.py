@@ -114,8 +114,9 @@ def test_no_switch_is_dead(name, value, framework):
 
 
 def test_deepspeed_gathers_ahead_at_stage_3_only():
+    gathers_ahead = {"communication": {"overlap_parameters": True}}
     told = {
-        zero: find_option("prefetch", build_predictor(far("deepspeed", zero=zero, shard_within="all")))
+        zero: find_option("prefetch", build_predictor(far("deepspeed", zero=zero, shard_within="all", **gathers_ahead)))
         for zero in range(4)
     }
     assert told == dict.fromkeys(range(3)) | {3: "zero_optimization.stage3_prefetch_bucket_size: 50000000"}
@@ -225,7 +226,7 @@ def test_options_carry_the_value():
 
 def test_the_best_bucket_is_between_many_messages_and_one_late_one():
     """[A4] F70: tiny buckets pay the latency between zones often, one bucket hides nothing: both are slower."""
-    base = build_predictor(far("megatron"))
+    base = build_predictor(far("megatron", communication={"overlap_gradients": True}))
     best = find_best_bucket_mb(base)
     sizes = [with_bucket(base, size).step_s[1] for size in (0.5, best, best * 1.5, best / 1.5, 25.0)]
     assert min(sizes) == sizes[1]

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosszone.calibrate.fit import PriorArrays, build_prior_arrays, draw_start_values, fit, read_priors
+from crosszone.calibrate.fit import (
+    FRAMEWORK_SPREAD,
+    PriorArrays,
+    build_prior_arrays,
+    build_training_rows,
+    draw_start_values,
+    fit,
+    read_priors,
+)
+from crosszone.cost.coefficients import RATES
 from crosszone.cost.profile import FIELDS, Profiles
 from effort import examples
 
@@ -21,6 +32,7 @@ def believed(centre, sd=2.0, **changes) -> PriorArrays:
         "centre": np.array(centre, dtype=float),
         "sd": np.full(n, sd),
         "anchor": np.full(n, -1),
+        "shift": np.zeros(n),
         "lower": np.full(n, 1e-6),
         "upper": np.full(n, 1e6),
     }
@@ -101,16 +113,49 @@ def test_every_fitted_coefficient_has_a_prior_inside_its_bounds_and_a_reason():
         assert len(prior.why) > 10
 
 
-def test_stacks_lie_about_the_common_value_where_that_is_fitted():
-    """[Q4]"""
+def test_a_value_of_less_power_lies_below_its_anchor():
+    """[Q4] The third value lies about half of the first, which the rows put at 2; one without an anchor about its own."""
+    beliefs = believed(
+        [1.0, 1.0, 1.0, 3.0], sd=5.0, anchor=np.array([-1, -1, 0, -1]), shift=np.log([1.0, 1.0, 0.5, 0.5])
+    )
+    found = fit(line, INDEX, 2.0 * SIZE + 1.0, np.array([1.0, 1.0, 1.0, 3.0]), beliefs)
+    assert found.values[2] == pytest.approx(found.values[0] / 2, rel=1e-3)
+    assert found.values[3] == pytest.approx(1.5, rel=1e-3)
+
+
+def test_stacks_lie_about_their_framework_and_that_about_the_common_value():
+    """[Q4] Megatron-Core about Megatron, Megatron about all; where the common value is assumed, about the prior."""
+    profiles = Profiles.load()
+    found, place = build_prior_arrays(profiles), profiles.place
+    own, framework = place["stack megatron-core", "elementwise"], place["stack megatron", "elementwise"]
+    common = place["common", "elementwise"]
+    assert (found.anchor[own], found.anchor[framework], found.anchor[common]) == (framework, common, -1)
+    assert found.sd[own] == read_priors()["elementwise"].spread
+    assert found.sd[framework] == FRAMEWORK_SPREAD
+    assumed = place["stack megatron", "p2p_exposed"]
+    assert found.anchor[assumed] == -1 and found.centre[assumed] == read_priors()["p2p_exposed"].value
+
+
+def test_rates_of_a_family_with_less_power_are_expected_to_be_lower():
+    """[Q4] 500 of 700 W: the cube root of 0.714 is 0.894. Shares of links, say, do not follow the clock."""
     profiles = Profiles.load()
     found = build_prior_arrays(profiles)
-    own = profiles.place["stack megatron-core", "elementwise"]
-    common = profiles.place["common", "elementwise"]
-    assert found.anchor[own] == common and found.anchor[common] == -1
-    assert found.sd[own] == read_priors()["elementwise"].spread
-    assumed = profiles.place["stack megatron-core", "p2p_exposed"]
-    assert found.anchor[assumed] == -1 and found.centre[assumed] == read_priors()["p2p_exposed"].value
+    for at, (scope, field) in enumerate(profiles.names):
+        if not scope.startswith("gpu ") or not found.free[at]:
+            continue
+        share = profiles.gpus[scope.removeprefix("gpu ")].get("power_share", 1.0)
+        assert found.shift[at] == pytest.approx(np.log(share) / 3.0 if field in RATES else 0.0)
+    lower = profiles.place["gpu h100-500w", "matmul"]
+    assert np.exp(found.shift[lower]) == pytest.approx(0.894, abs=5e-4)
+
+
+def test_rows_of_large_sources_and_secondary_files_count_less():
+    """[Q3] Up to 30 rows of a source count fully, each of 120 rows (30 / 120)^0.6 = 0.435; secondary ones 0.03."""
+    runs = [SimpleNamespace(source="small")] * 30 + [SimpleNamespace(source="large")] * 120
+    weights = build_training_rows(runs, [SimpleNamespace(source="other")]).weights
+    assert weights[:30] == pytest.approx(np.ones(30))
+    assert weights[30:150] == pytest.approx(np.full(120, 0.435), abs=5e-4)
+    assert weights[150] == 0.03
 
 
 def test_a_fit_starts_from_the_priors_and_not_from_the_last_fit():

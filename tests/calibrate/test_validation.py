@@ -90,11 +90,11 @@ def test_long_files_are_thinned(few, monkeypatch):
     assert len(found.runs) == 10 and found.runs[0] is few.runs[0] and found.runs[-1] is few.runs[-1]
 
 
-def test_stacks_of_other_files_move_no_other_value(data, few):
-    """Rows of one H200 fit the coefficients of the two stacks that only they have."""
+def test_stacks_of_other_files_move_no_other_value(data):
+    """Rows of one H200 fit the coefficients of the two stacks that only they have, towards which nothing else moves."""
     profiles = Profiles.load()
     rows, _ = read_runs(data / "measured_runs_h200.csv")
-    found = fit_stacks(rows, profiles, {run.stack for run in few.runs})
+    found = fit_stacks(rows, profiles, {run.stack for run in rows})
     moved = {profiles.names[at][0] for at in np.flatnonzero(found.values != profiles.values)}
     assert moved == {"stack hf-eager", "stack hf-compile"}
 

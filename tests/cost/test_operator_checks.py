@@ -48,15 +48,27 @@ def test_a_matmul_of_a_step_against_the_kernels_of_its_shape():
 def test_attention_of_a_step_against_its_kernels():
     """[K64] Heads of 128 lose nothing, a sequence of 4096 with a ramp of 4096 half: 0.5 x 0.5 x 312 = 78 TFLOP/s.
 
-    2 x 4096 tokens x 2048 seen x 32 heads x 256 = 137.44 GFLOP: 1.7620 ms forward, three times that backward.
+    2 x 4096 tokens x 2048 seen x 32 heads x 256 = 137.44 GFLOP: 1.7620 ms forward, three times that backward. An older
+    kernel at 0.8 of that rate takes 1.25 times as long, one in Triton at half of the older one's 2.5 times.
     """
-    k = coefficients(flash=0.5, flash_width=80.0, flash_ramp=4096.0, flash_backward=3.0, triton=0.5)
+    k = coefficients(flash=0.5, flash_width=80.0, flash_ramp=4096.0, flash_backward=3.0, older_flash=0.8, triton=0.5)
     sizes = {"batch": np.array(1), "heads": np.array(32), "head_dim": np.array(128), "seq": np.array(4096)}
     assert formula_s("attention", ("fwd",), sizes, "fp16", gpu(), k) == pytest.approx(1.7620e-3, rel=1e-4)
     assert formula_s("attention", ("fwd", "bwd"), sizes, "fp16", gpu(), k) == pytest.approx(4 * 1.7620e-3, rel=1e-4)
-    assert formula_s("attention", ("fwd",), sizes, "fp16", gpu(), k, triton=True) == pytest.approx(
-        2 * 1.7620e-3, rel=1e-4
-    )
+    for kernel, factor in (("flash-2", 1.25), ("triton", 2.5)):
+        older_s = formula_s("attention", ("fwd",), sizes, "fp16", gpu(), k, kernel=kernel)
+        assert older_s == pytest.approx(factor * 1.7620e-3, rel=1e-4)
+
+
+def test_a_grouped_matmul_of_a_step_is_slower_with_few_tokens_for_each_expert():
+    """[K64] [O6] 8 experts of 64 tokens each, ramp 64: half of 0.8 x 0.5 x 312 = 62.4 TFLOP/s. 2 x 512 x 1024 x 4096 =
+    4.295 GFLOP: 68.83 us; with 1024 tokens each 16 times the work at 16/17 of 124.8 TFLOP/s: 585.0 us.
+    """
+    k = coefficients(matmul=0.5, grouped=0.8, grouped_ramp=64.0, tile=0.0)
+    for tokens, expected_us in ((64, 68.83), (1024, 585.0)):
+        sizes = {"groups": np.array(8), "m": np.array(8 * tokens), "n": np.array(4096), "k": np.array(1024)}
+        time_s = formula_s("grouped_matmul", ("fwd",), sizes, "fp16", gpu(), k)
+        assert 1e6 * time_s == pytest.approx(expected_us, rel=1e-3)
 
 
 def test_unfused_attention_and_the_loss_of_a_step():
@@ -74,12 +86,12 @@ def test_unfused_attention_and_the_loss_of_a_step():
 
 
 def test_coefficients_found_in_the_samples_are_closer_to_the_kernels_than_those_fitted_to_steps():
-    """Attention on an A100: 0.42 of the peak within published runs, 0.61 alone."""
+    """Attention on an A100: 0.5 of the peak within published runs, 0.61 alone."""
     tables = [table for table in load_operator_profile(A100).checks.values() if table.op in ("matmul", "attention")]
     found = {name: one.value for name, one in load_operator_profile(A100).coefficients.items()}
     shipped = compute_formula_errors(tables, gpu(), coefficients())
     sampled = compute_formula_errors(tables, gpu(), coefficients(**found))
-    assert sampled["attention"].error_pct < shipped["attention"].error_pct / 2
+    assert sampled["attention"].error_pct < 0.6 * shipped["attention"].error_pct
     assert sampled["matmul"].error_pct < shipped["matmul"].error_pct
 
 

@@ -38,6 +38,7 @@ NONE = (
     "tile", "elementwise", "cast", "head_traffic", "optimizer_traffic", "host_s", "collective_host_s", "tp_message_s",
     "nic_spread", "p2p_message_s", "shard_message_s", "dp_contention", "fsdp_contention", "permute", "moe_s",
     "release_decay", "cp_exposed", "step_s", "jitter", "selective_share", "flash_width", "flash_ramp", "written_out",
+    "grouped_ramp", "mla_launch", "moe_launch", "cast_launch", "pipeline_host_s", "tp_node_s", "skew",
 )  # fmt: skip
 
 

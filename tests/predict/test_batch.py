@@ -101,13 +101,16 @@ def test_stages_on_slower_gpus_are_slower():
 
 
 def test_the_slowest_replica_sets_the_step():
-    """[V3] One replica on A100, one on V100: the step of the pair is that of two V100 replicas, but for the exchange."""
+    """[V3] One replica on A100, one on V100: the step of the pair is that of two V100 replicas, but for the exchange.
+
+    Software of one release runs them all; else V100s alone would be given that of 2020.
+    """
 
     def cluster(*kinds: str) -> dict:
         nodes = [{"count": 1, "gpus": 8, "gpu": kind, "nic_gbps_per_gpu": 100} for kind in kinds]
         return {"zones": [{"name": "a", "nodes": nodes}]}
 
-    job = MEGATRON | {"precision": "fp16"}
+    job = MEGATRON | {"precision": "fp16", "software": {"release": "22.01"}}
     quick, mixed, slow = (
         placed({"tp": 8, "dp": 2}, cluster=cluster(*kinds), job=job)
         for kinds in (("a100-40gb-sxm",) * 2, ("a100-40gb-sxm", "v100-32gb-sxm"), ("v100-32gb-sxm",) * 2)

@@ -47,15 +47,25 @@ def test_a_wider_link_brings_two_sites_nearer_to_one():
     assert shares == sorted(shares) and 0 < shares[0] < shares[-1] < 100
 
 
-def test_the_rate_that_a_target_needs_reaches_it_and_is_no_less_than_its_bytes_allow():
-    """[A23] A site sends 2 bytes of every parameter once; more than 4 % of a step and the last backward pass it cannot take."""
-    found, told = predict_two_sites(), _read_data()["two_sites"]
-    assert found.target_pct == 96 and found.least_gbps is not None
+def test_the_rate_that_a_target_needs_reaches_it_and_is_no_less_than_its_bytes_allow(monkeypatch):
+    """[A23] A site sends 2 bytes of every parameter once; more than 6.4 % of a step and the last backward pass it cannot
+    take where 94 % are wanted.
+    """
+    told = _read_data()["two_sites"]
+    monkeypatch.setitem(told, "target_pct", 94)
+    found = predict_two_sites()
+    assert found.target_pct == 94 and found.least_gbps is not None
     there = build_predictor(build_scenario(told, 2, found.least_gbps))
-    assert found.one_site_step_s / there.step_time.expected == pytest.approx(0.96, rel=1e-3)
+    assert found.one_site_step_s / there.step_time.expected == pytest.approx(0.94, rel=1e-3)
     gigabits = 16 * parameters(there.case.model).total / 1e9
     last_backward = found.one_site_step_s / there.row_micro_batches
-    assert found.least_gbps > gigabits / (found.one_site_step_s * 0.0417 + last_backward)
+    assert found.least_gbps > gigabits / (found.one_site_step_s * 0.0638 + last_backward)
+
+
+def test_a_target_that_latency_alone_puts_out_of_reach_has_no_rate(monkeypatch):
+    """[A23] Each of seven chunks pays the round trip of 20 ms, and no rate shortens that: 99 % of one site stay out of reach."""
+    monkeypatch.setitem(_read_data()["two_sites"], "target_pct", 99)
+    assert predict_two_sites().least_gbps is None
 
 
 def test_a_narrow_link_favours_stages_across_sites_over_replicas():

@@ -366,7 +366,8 @@ class RunReader:
             float(text.facts.get("link_share", 1.0)),
         )
         axes = complete_degrees({axis: read_integer(row, axis) for axis in AXES}, gpus, assumed, text.degrees)
-        multiple, layout = text.defaults.vocab_multiple, read_layout(row)
+        # which layers lie where is part of a recipe, which a user of the framework does not know
+        multiple, layout = text.defaults.vocab_multiple, None if self.as_user else read_layout(row)
         columns = tuple(read_integer(row, key) for key in (*SHAPE_COLUMNS, *EXPERT_COLUMNS))
         model, model_assumptions = self.architectures.build(
             row.get("model", "")[:LONGEST_NAME],

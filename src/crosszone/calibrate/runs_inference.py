@@ -104,7 +104,7 @@ def read_row_text(row: Row) -> RowText:
 
 
 def read_user_text(row: Row) -> RowText:
-    """What a user of our own would write of the row: its framework as one of ours, sharding and precision; no more."""
+    """What a user of our own would write of the row: its framework as one of ours, sharding and precision. [Q12]"""
     written = {
         **dict.fromkeys(TEXT_COLUMNS, ""),
         **{column: row.get(column, "")[:LONGEST_TEXT] for column in USER_COLUMNS},

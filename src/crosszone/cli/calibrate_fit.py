@@ -240,11 +240,11 @@ def _compute_formula_time(
         return None, None
     profiles, gpu = Profiles.load(), catalogue().gpu(profile.gpu)
     settings = profiles.select(gpu, profiles.select_stack(stack, stack))
-    triton = bool(settings.settings.get("triton"))
-    time_s = formula_s(op, (fit_.which,), complete_sizes(op, sizes), dtype, gpu, settings.coefficients, triton=triton)
+    kernel = settings.settings.get("attention") or "flash"
+    time_s = formula_s(op, (fit_.which,), complete_sizes(op, sizes), dtype, gpu, settings.coefficients, kernel=kernel)
     alike = SIXTEEN_BIT if dtype in SIXTEEN_BIT else (dtype,)
     tables = [table_ for table_ in profile.checks.values() if table_.op == op and table_.dtype in alike]
-    errors = compute_formula_errors(tables, gpu, settings.coefficients, triton=triton)
+    errors = compute_formula_errors(tables, gpu, settings.coefficients, kernel=kernel)
     error = errors.get(FORMULA_FAMILIES[op])
     return 1e6 * float(time_s), None if error is None else error.error_pct
 

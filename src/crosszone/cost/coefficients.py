@@ -332,15 +332,18 @@ class Knowledge:
         return tuple(name for name, on in applies.items() if on)
 
 
-def compute_band_factors(known: Knowledge) -> tuple[Any, Any]:
+def compute_band_factors(known: Knowledge, *, inputs: tuple[Any, Any] = (0.0, 0.0)) -> tuple[Any, Any]:
     """Factors on a prediction between which four of five measured values lie: (low, high). [Q6]
 
-    Log widths add as independent errors do: sqrt(base^2 + each that applies^2), below and above apart.
+    Log widths add as independent errors do: sqrt(base^2 + each that applies^2), below and above apart; `inputs`: log
+    widths of inputs that nobody gave.
     """
     parts = read_band_parts()["step"]
     low, high = (
-        np.sqrt(sum(named(f"width.step.{name}.{side}", float(parts[name][side])) ** 2 for name in known.gaps))
-        for side in ("low", "high")
+        np.sqrt(
+            sum(named(f"width.step.{name}.{side}", float(parts[name][side])) ** 2 for name in known.gaps) + width**2
+        )
+        for side, width in zip(("low", "high"), inputs, strict=True)
     )
     return np.exp(-low), np.exp(high)
 

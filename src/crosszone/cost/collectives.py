@@ -71,7 +71,7 @@ class Layout:
 
     @property
     def hop_s(self) -> Any:
-        """Latency of one step round the ring, the mean of its edges: buckets follow each other through them. [C10]"""
+        """Latency of one step round the ring, the mean of its edges: buckets follow each other through them. [C11]"""
         return self.shares.fast * FAST_HOP_S + self.shares.host * HOST_HOP_S + self.shares.network * NETWORK_HOP_S
 
 

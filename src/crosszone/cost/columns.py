@@ -35,6 +35,9 @@ PATH_BITS = {"fp32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "fp4": 4}
 # fp8 with block scales, and with one scale per row: codes of their own beside the bits of the path.
 # Below 16, for `path < 16` means that inputs are cast, and other than 4 and 8, for these are looked for by number.
 MXFP8, ROWWISE = 7, 6
+# Attention kernels of `job.software.attention`; others are the fused kernel of the GPU's vendor.
+OLDER_FLASH = {"flash-2": 1.0, "triton": 2.0}
+UNFUSED = {"softmax": 1.0, "plain": 2.0}
 REFERENCE_RELEASE = 25.75  # Release that coefficients of MoE layers stand for
 
 Column = TypeVar("Column")

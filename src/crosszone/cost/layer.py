@@ -79,6 +79,11 @@ def flash_share(head: Numbers, seq: Numbers, width: Numbers, ramp: Numbers) -> N
 HEAD_BLOCK, USUAL_HEAD = 32.0, 128.0
 
 
+def grouped_share(tokens_per_expert: Numbers, share: Numbers, ramp: Numbers) -> Numbers:
+    """Rate of grouped matmuls over dense ones: share x n / (n + ramp) with n tokens of each expert. [O6]"""
+    return share * tokens_per_expert / (tokens_per_expert + ramp)
+
+
 def unfused_attention_s(
     tokens: Numbers,
     seq: Numbers,
@@ -473,8 +478,9 @@ class LayerCost:
         routed = named("routed_tokens", tokens * m.top_k / w.tp * w.expert_tp)
         local = m.experts / w.ep
         inner = m.expert_ffn / w.expert_tp
-        tokens_per_expert = routed / np.maximum(local, 1e-9)  # a model without experts has none here
-        rate = self.linear_rate * k.grouped * tokens_per_expert / (tokens_per_expert + k.grouped_ramp)
+        # a model without experts has none here; its matmuls of no width take no time at any rate but 0
+        tokens_per_expert = np.where(as_array(local) > 0, routed / np.maximum(local, 1e-9), 1.0)
+        rate = self.linear_rate * grouped_share(tokens_per_expert, k.grouped, k.grouped_ramp)
         up = named(
             "matmul.expert_up_s", matmul_s(routed, m.expert_hidden, (m.matrices - 1) * inner, rate, self.byte_s, local)
         )
@@ -514,6 +520,11 @@ class LayerCost:
         """Bytes/s of one GPU over the fast link, PCIe and the network."""
         return TierBytes(self.link_rate, self.k.link * self.gpu.pcie_bytes_per_s, self.nic_rate, np.inf)
 
+    @property
+    def expert_rates(self) -> TierBytes:
+        """The same in an all-to-all, which is slower than a ring on the same links. [X3]"""
+        return TierBytes(*(self.k.a2a_rate * rate for rate in self.tier_rates))
+
     @cached_property
     def all_to_all(self) -> CollectiveCost:
         """Dispatch and combine of the tokens of one pass through an MoE layer. [X3]"""
@@ -529,7 +540,7 @@ class LayerCost:
             ranks=w.ep,
             ranks_per_domain=np.clip(g.domain / w.expert_tp, 1.0, w.ep),
             fast_gpus=g.fast_gpus,
-            rates=TierBytes(*(self.k.a2a_rate * rate for rate in self.tier_rates)),
+            rates=self.expert_rates,
         )
 
     @cached_property

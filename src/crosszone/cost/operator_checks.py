@@ -17,11 +17,13 @@ import numpy as np
 from pydantic import model_validator
 
 from crosszone.cost.coefficients import Coefficients
+from crosszone.cost.columns import OLDER_FLASH
 from crosszone.cost.layer import (
     BACKWARD_SCORE_BYTES,
     FORWARD_SCORE_BYTES,
     flash_attention_s,
     flash_share,
+    grouped_share,
     matmul_s,
     traffic_s,
     unfused_attention_s,
@@ -121,12 +123,11 @@ def formula_s(
     gpu: Gpu,
     k: Coefficients,
     *,
-    triton: bool = False,
-    plain_softmax: bool = False,
+    kernel: str = "flash",
 ) -> Floats:
     """Seconds that a step counts for some passes of an operator. [K64]
 
-    `triton`, `plain_softmax`: of the stack, as in `StackColumns`. Rates are those of `LayerCost`.
+    `kernel`: that of attention, as `job.software.attention` names it. Rates are those of `LayerCost`.
     """
     s = {name: np.asarray(size, dtype=float) for name, size in sizes.items()}
     peak = 1e12 * (gpu.peak("bf16") or gpu.peak("fp16") or 0.0)
@@ -134,24 +135,22 @@ def formula_s(
     memory_rate = k.memory * memory
     if op in ("matmul", "grouped_matmul"):
         rate = k.matmul_fp8 * 1e12 * (gpu.peak("fp8") or 0.0) if dtype == "fp8" else k.matmul * peak
-        grouped = op == "grouped_matmul"
-        matmul = matmul_s(
-            s["m"],
-            s["k"],
-            s["n"],
-            rate * (k.grouped if grouped else 1.0),
-            k.tile / memory,
-            s["groups"] if grouped else 1.0,
-        )
+        copies: Floats | float = 1.0
+        if op == "grouped_matmul":
+            copies = s["groups"]
+            rate = rate * grouped_share(s["m"] / copies, k.grouped, k.grouped_ramp)
+        matmul = matmul_s(s["m"], s["k"], s["n"], rate, k.tile / memory, copies)
         return np.asarray(sum(MATMULS[name] for name in passes) * matmul)
     if op == "attention":
         share = flash_share(s["head_dim"], s["seq"], k.flash_width, k.flash_ramp)
         keys_per_query = tokens_seen(s["seq"], None, causal=1.0)  # samplers time causal attention
-        rate = (k.triton if triton else 1.0) * share * k.flash * peak
+        older = OLDER_FLASH.get(kernel, 0.0)
+        kernel_share = (k.older_flash if older > 0 else 1.0) * (k.triton if older > 1 else 1.0)
+        rate = kernel_share * share * k.flash * peak
         forward = flash_attention_s(s["batch"] * s["seq"], keys_per_query, 2.0 * s["heads"] * s["head_dim"], rate)
         return np.asarray(sum({"fwd": 1.0, "bwd": k.flash_backward}[name] for name in passes) * forward)
     if op == "unfused_attention":
-        score_s = k.score_traffic * (k.plain_scores if plain_softmax else 1.0) / memory_rate
+        score_s = k.score_traffic * (k.plain_scores if kernel == "plain" else 1.0) / memory_rate
         scores = (s["batch"] * s["seq"], s["seq"], 2.0 * s["head_dim"], 1.0, k.batched * peak, score_s)
         times = {
             "fwd": unfused_attention_s(*scores, FORWARD_SCORE_BYTES),
@@ -165,15 +164,13 @@ def formula_s(
 
 
 def compute_formula_errors(
-    tables: Iterable[CheckTable], gpu: Gpu, k: Coefficients, *, triton: bool = False, plain_softmax: bool = False
+    tables: Iterable[CheckTable], gpu: Gpu, k: Coefficients, *, kernel: str = "flash"
 ) -> dict[str, OperatorError]:
     """Errors of the step's formulas by family of operators. [K64]"""
     errors_of: dict[str, list[Floats]] = {}
     for table in tables:
         arrays = {name: np.array(column) for name, column in table.sizes.items()}
-        formula = formula_s(
-            table.op, table.passes, arrays, table.dtype, gpu, k, triton=triton, plain_softmax=plain_softmax
-        )
+        formula = formula_s(table.op, table.passes, arrays, table.dtype, gpu, k, kernel=kernel)
         error = np.abs(1e6 * formula / np.array(table.time_us) - 1.0)
         errors_of.setdefault(FORMULA_FAMILIES[table.op], []).append(error)
     return {

@@ -158,10 +158,11 @@ class Profiles:
         self, job: Job, framework: str, stack: str, release: float, architecture: str | None
     ) -> SettledSoftware:
         """Every switch of a job's software: as stated, else as its stack has it, else assumed."""
-        key = (job.software, framework, stack, release, architecture, job.seq_len)
+        is_named = job.stack is not None
+        key = (job.software, framework, stack, is_named, release, architecture, job.seq_len)
         if key not in self._software:
             # the usual stack of a framework brings its coefficients; switches follow release and GPU unless it is named
-            preset = self.stacks[stack]["settings"] if job.stack is not None else {}
+            preset = self.stacks[stack]["settings"] if is_named else {}
             self._software[key] = settle_software(job.software, framework, preset, release, architecture, job.seq_len)
         return self._software[key]
 

@@ -55,7 +55,7 @@ class Case:
         return find_newest_architecture(self.cluster.gpu_kinds)
 
     def _with_usual_options(self, framework: Framework) -> Case:
-        """The same with options that were not given as they are usual for the framework and its release."""
+        """The same with options that were not given as they are usual for the framework and its release. [J4]"""
         s, usual = self.strategy, select_defaults(framework.name, self.release, self.architecture)
         options: dict[str, Any] = {}
         if s.zero is None:
@@ -68,20 +68,35 @@ class Case:
         if not self.is_given("recompute") and recompute in framework.recompute:
             options["recompute"] = recompute
         settled = s.replace(**options) if options else s
+        # who says how much hides says that it may
+        has_overlap = self.is_given("communication.overlap") and s.communication.overlap is not None
+        following = ("overlap_gradients", "overlap_parameters") if has_overlap else ()
         wire: dict[str, Any] = {
             name: usual[name]
             for name in COMMUNICATION_DEFAULTS
-            if name in usual and not self.is_given(f"communication.{name}")
+            if name in usual and name not in following and not self.is_given(f"communication.{name}")
         }
         if "overlap_tensor" in wire:
             wire["overlap_tensor"] = wire["overlap_tensor"] and settled.sequence_parallel and s.tp > 1
         if "overlap_parameters" in wire:
             wire["overlap_parameters"] = wire["overlap_parameters"] and (settled.zero or 0) > 0
         c = settled.communication
+        for path in self._list_needed(framework):  # what a given option needs is not filled with anything else
+            wire.pop(path.removeprefix("communication."), None)
         wire = {name: value for name, value in wire.items() if value != getattr(c, name)}
         if wire:
             settled = settled.replace(communication=c.replace(**wire))
         return self if settled is s else replace(self, strategy=settled)
+
+    def _list_needed(self, framework: Framework) -> list[str]:
+        """Options that those that were given need, where their default will do."""
+        return [
+            path
+            for need in framework.needs
+            if all(_is_in_use(self, option, required) for option, required in need.when.items())
+            for path, allowed in need.then.items()
+            if not path.startswith("job.") and self.get_option(path) in allowed
+        ]
 
     def _has_hierarchy(self, framework: Framework) -> bool:
         """The framework can reduce inside zones first, with these other options."""

@@ -93,7 +93,7 @@ def parse_stack(text: str | None) -> tuple[str | None, float | None]:
 
 
 def find_release(software: Software | None, stack: str | None, gpus: Iterable[Gpu]) -> float:
-    """The release that is stated, else the usual one of the newest generation among the GPUs."""
+    """The release that is stated, else the usual one of the newest generation among the GPUs. [J4]"""
     if software is not None and software.release is not None:
         return parse_release(software.release)
     stated = parse_stack(stack)[1]
@@ -131,7 +131,7 @@ def settle_software(
     architecture: str | None,
     seq_len: int,
 ) -> SettledSoftware:
-    """Every switch: as stated, else as the named stack has it, else the default of framework and release."""
+    """Every switch: as stated, else as the named stack has it, else the default of framework and release. [J4]"""
     stated = {} if software is None else {k: v for k, v in software if v is not None and k != "release"}
     defaults = select_defaults(framework, release, architecture)
     values: dict[str, Any] = {}

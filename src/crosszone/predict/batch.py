@@ -14,10 +14,12 @@ import numpy as np
 from crosszone.cost.columns import (
     MXFP8,
     OFFLOAD,
+    OLDER_FLASH,
     PATH_BITS,
     RECOMPUTE,
     REFERENCE_RELEASE,
     ROWWISE,
+    UNFUSED,
     GpuColumns,
     LinkColumns,
     ModelColumns,
@@ -296,8 +298,6 @@ def build_group_columns(group: NodeGroup, path: str, nodes: int) -> GpuColumns:
 
 
 GRAPHS = {"partial-graph": 1.0, "full-graph": 2.0}
-OLDER_FLASH = {"flash-2": 1.0, "triton": 2.0}
-UNFUSED = {"softmax": 1.0, "plain": 2.0}
 CONTEXT_KINDS = {"ring": 0.0, "all-to-all": 1.0, "all-gather": 2.0}
 # Modules that selective recomputation may name, by the column that says so.
 RECOMPUTE_COLUMNS = {

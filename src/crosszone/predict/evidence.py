@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from crosszone.cost.coefficients import Coefficients
+from crosszone.cost.columns import UNFUSED
 from crosszone.cost.measured_links import RING_OPS, Group
 from crosszone.cost.operator_checks import OperatorError, compute_formula_errors
 from crosszone.cost.operator_profile import SIXTEEN_BIT, load_operator_profile
@@ -23,6 +24,7 @@ from crosszone.errors import Notice
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.job import find_compute_path
 from crosszone.inputs.rules import Case
+from crosszone.inputs.software import SettledSoftware
 from crosszone.predict.memory import list_host_notices
 from crosszone.predict.prediction import Memory
 from crosszone.predict.run import list_unpriced_egress
@@ -111,23 +113,25 @@ def list_unmeasured_groups(p: Predictor) -> list[Notice]:
 MATMUL_DTYPES = {"fp16": "fp16", "fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp8", "fp32": "fp32"}
 
 
-def list_operator_errors(case: Case, profiles: Mapping[Gpu, Profile]) -> dict[str, dict[str, OperatorError]]:
+def list_operator_errors(
+    case: Case, profiles: Mapping[Gpu, Profile], software: SettledSoftware
+) -> dict[str, dict[str, OperatorError]]:
     """How far off this prediction's own formulas are on kernels timed alone: by GPU kind and family of operators.
 
-    Only families that the case uses, with the coefficients that it is predicted with; kinds that were not sampled are
-    left out.
+    Only families that the case uses, with the coefficients and the attention kernel that it is predicted with; kinds
+    that were not sampled are left out.
     """
-    operators = tuple(_list_checked_operators(case, next(iter(profiles.values())).settings)) if profiles else ()
+    kernel = software["attention"]
+    operators = tuple(_list_checked_operators(case, kernel))
     by_gpu = {
-        gpu.name: _compute_errors(gpu, profile.coefficients, operators, _list_softmax_switches(profile))
-        for gpu, profile in profiles.items()
+        gpu.name: _compute_errors(gpu, profile.coefficients, operators, kernel) for gpu, profile in profiles.items()
     }
     return {gpu: dict(errors) for gpu, errors in by_gpu.items() if errors}
 
 
 @lru_cache(maxsize=512)
 def _compute_errors(
-    gpu: Gpu, k: Coefficients, operators: tuple[tuple[str, tuple[str, ...]], ...], switches: tuple[bool, bool]
+    gpu: Gpu, k: Coefficients, operators: tuple[tuple[str, tuple[str, ...]], ...], kernel: str
 ) -> dict[str, OperatorError]:
     """Remembered: a search and a slider ask again and again with the same coefficients."""
     profile = load_operator_profile(gpu.name)
@@ -135,16 +139,10 @@ def _compute_errors(
         return {}
     keys = [f"{op} {dtype}" for op, dtypes in operators for dtype in dtypes]
     tables = [profile.checks[key] for key in keys if key in profile.checks]
-    triton, plain_softmax = switches
-    return compute_formula_errors(tables, gpu, k, triton=triton, plain_softmax=plain_softmax)
+    return compute_formula_errors(tables, gpu, k, kernel=kernel)
 
 
-def _list_softmax_switches(profile: Profile) -> tuple[bool, bool]:
-    """Switches of the stack that attention's formulas read."""
-    return bool(profile.settings.get("triton")), profile.settings.get("unfused") == "plain"
-
-
-def _list_checked_operators(case: Case, settings: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _list_checked_operators(case: Case, kernel: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Operators whose formulas this case's step uses, with the precisions of the kernels that tell of them.
 
     fp8 with block or row scales and fp32 have rates of their own, which samples with a scale a tensor say nothing of.
@@ -160,8 +158,8 @@ def _list_checked_operators(case: Case, settings: Mapping[str, Any]) -> Iterator
         return
     if model.moe is not None and path in SIXTEEN_BIT:
         yield "grouped_matmul", SIXTEEN_BIT
-    if not model.attention_sinks:  # these have a traffic of their own
-        yield "unfused_attention" if settings.get("unfused") else "attention", SIXTEEN_BIT
+    if not model.attention_sinks:  # these have a rate of their own
+        yield "unfused_attention" if kernel in UNFUSED else "attention", SIXTEEN_BIT
     yield "cross_entropy", SIXTEEN_BIT
 
 

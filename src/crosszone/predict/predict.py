@@ -120,7 +120,7 @@ def build_prediction(p: Predictor, language: str = "en", *, with_notices: bool =
             gpu_profiles={gpu.name: profile.family for gpu, profile in profile_of.items()},
             own_profile=p.profiles.own,
             release=p.software.release,
-            operators=list_operator_errors(p.case, profile_of),
+            operators=list_operator_errors(p.case, profile_of, p.software),
             measured=all(profile.gpu_measured for profile in p.profile.values()),
             low=p.factors[0],
             high=p.factors[1],

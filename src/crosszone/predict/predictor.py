@@ -54,7 +54,7 @@ from crosszone.text import DEFAULT_LANGUAGE, label
 # Parts of a predictor that follow from links between zones where stages or gradients cross them.
 OF_STEP = ("step", "inner_step_s", "slowest")
 # Those that follow from these links in any case: the step with averaging, and what explains it.
-OF_LINKS = ("local_update_s", "step_s", "step_time", "recorded", "opened")
+OF_LINKS = ("local_update_s", "step_s", "input_spread", "step_time", "recorded", "opened")
 
 
 def has_unmeasured_option(s: Strategy) -> bool:
@@ -273,11 +273,11 @@ class Predictor:
         """Step time with the model's own error, the links' band, and inputs that were assumed."""
         # a delay-aware step may be shorter at a longer RTT [S4]; a range holds its middle all the same
         low, expected, high = (get_scalar(x) for x in self.step_s)
-        spread_low, spread_high = self.input_spread
-        below = np.exp(-np.hypot(np.log(self.factors[0]), named("basis.inputs.low", spread_low)))
-        above = np.exp(np.hypot(np.log(self.factors[1]), named("basis.inputs.high", spread_high)))
-        if not (spread_low or spread_high):
-            below, above = self.factors
+        below, above = self.factors
+        if any(self.input_spread):
+            low_width, high_width = self.input_spread
+            spread = named("basis.inputs.low", low_width), named("basis.inputs.high", high_width)
+            below, above = compute_band_factors(self.knowledge, inputs=spread)
         triple = Triple(low=min(low, expected) * below, expected=expected, high=max(high, expected) * above)
         return name_triple("step_time_s", triple)
 

@@ -60,7 +60,7 @@ Columns = TypeVar("Columns")
 # Columns of a batch; their fields are recorded as `work.tp` and the like.
 GROUPS = ("model", "work", "gpu", "stack", "links")
 # Parts that are as they were: no number comes of them but through the coefficients and the row that is looked at.
-KNOWN = ("profile", "slowest")
+KNOWN = ("profile", "slowest", "software", "knowledge", "input_spread")
 
 
 @dataclass(frozen=True, kw_only=True)

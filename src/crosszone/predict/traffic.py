@@ -167,7 +167,7 @@ def _count_expert(p: Predictor, exposed: float) -> list[Traffic]:
             * find_largest(layers * took, p.row),  # of the stage that sends longest: not all may have experts
             exposed_s=exposed * get_cell(took, p.row, stage) / seconds,
         )
-        for link, size, took in zip(TIERS, cost.bytes, cost.least_s(layer.tier_rates), strict=False)
+        for link, size, took in zip(TIERS, cost.bytes, cost.least_s(layer.expert_rates), strict=False)
         if get_cell(size, p.row, stage) > 0
     ]
 
