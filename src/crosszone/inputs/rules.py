@@ -61,6 +61,7 @@ class Case:
         if s.zero is None:
             zero = usual.get("zero", framework.default_zero)
             options["zero"] = zero if zero in framework.zero else framework.default_zero
+        required = self._list_required_options(framework)
         if not self.is_given("sequence_parallel") and usual["sequence_parallel"]:
             split = framework.sequence_parallel and s.tp > 1 and not (self.job.seq_len // s.cp) % s.tp
             options["sequence_parallel"] = split
@@ -68,11 +69,15 @@ class Case:
         if not self.is_given("recompute") and recompute in framework.recompute:
             options["recompute"] = recompute
         settled = s.replace(**options) if options else s
-        wire: dict[str, Any] = {
-            name: usual[name]
-            for name in COMMUNICATION_DEFAULTS
-            if name in usual and not self.is_given(f"communication.{name}")
-        }
+        wire: dict[str, Any] = {}
+        lacking = {f"overlap_{exchange}" for exchange in EXCHANGES if exchange not in framework.overlap}
+        for name in COMMUNICATION_DEFAULTS:
+            if name in lacking:  # not an option of the framework: nothing is sent that could overlap
+                continue
+            path = f"communication.{name}"
+            # what a stated option needs is set with it: --overlap-param-gather brings --overlap-grad-reduce
+            if name in usual and not self.is_given(path) and usual[name] in required.get(path, (usual[name],)):
+                wire[name] = usual[name]
         if "overlap_tensor" in wire:
             wire["overlap_tensor"] = wire["overlap_tensor"] and settled.sequence_parallel and s.tp > 1
         if "overlap_parameters" in wire:
@@ -82,6 +87,15 @@ class Case:
         if wire:
             settled = settled.replace(communication=c.replace(**wire))
         return self if settled is s else replace(self, strategy=settled)
+
+    def _list_required_options(self, framework: Framework) -> dict[str, tuple[Any, ...]]:
+        """Values that the stated options leave to others, by path, as the framework needs them together."""
+        return {
+            path: tuple(allowed)
+            for need in framework.needs
+            if all(_is_in_use(self, given, values) for given, values in need.when.items())
+            for path, allowed in need.then.items()
+        }
 
     def _has_hierarchy(self, framework: Framework) -> bool:
         """The framework can reduce inside zones first, with these other options."""
@@ -105,6 +119,7 @@ class Case:
 
 
 REDUCE = "communication.reduce"
+EXCHANGES = ("gradients", "parameters", "tensor")  # What may overlap with compute, each an option `overlap_...`
 
 Rule = Callable[[Case], Iterator[Notice]]
 FrameworkRule = Callable[[Case, Framework], Iterator[Notice]]
@@ -434,7 +449,7 @@ def check_framework_options(case: Case, framework: Framework) -> Iterator[Notice
         is_default = value is None and key != "zero"  # null, even when written down: as the framework does it
         if not is_default and value not in allowed and (case.is_given(key) or key == "zero"):
             yield _build_refusal(framework, "framework_lacks", key, value, allowed=allowed)
-    for exchange in ("gradients", "parameters", "tensor"):
+    for exchange in EXCHANGES:
         key = f"overlap_{exchange}"
         if key in c.model_fields_set and getattr(c, key) and exchange not in framework.overlap:
             yield _build_refusal(framework, "framework_lacks_option", f"communication.{key}", True)

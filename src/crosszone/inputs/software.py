@@ -82,6 +82,12 @@ def parse_release(release: str) -> float:
     return int(year) + int(month) / 12.0
 
 
+def format_release(release: float) -> str:
+    """Year and month of a release: what `parse_release` reads."""
+    year, month = divmod(round(12 * release) - 1, 12)  # months count from 1: 26.0 is December 2025
+    return f"{year:02d}.{month + 1:02d}"
+
+
 def parse_stack(text: str | None) -> tuple[str | None, float | None]:
     """A stack may name its release: `megatron-core@25.09` (year.month)."""
     if text is None or "@" not in text:
@@ -98,6 +104,13 @@ def find_release(software: Software | None, stack: str | None, gpus: Iterable[Gp
         return parse_release(software.release)
     stated = parse_stack(stack)[1]
     return stated if stated is not None else max(_find_gpu_release(gpu) for gpu in gpus)
+
+
+def find_release_gpu(software: Software | None, stack: str | None, gpus: Iterable[Gpu]) -> Gpu | None:
+    """The GPU whose generation sets the release; None where the release is stated."""
+    if (software is not None and software.release is not None) or parse_stack(stack)[1] is not None:
+        return None
+    return max(gpus, key=_find_gpu_release)
 
 
 def _find_gpu_release(gpu: Gpu) -> float:
