@@ -37,24 +37,25 @@ function Row({ assumption }) {
   const id = `assumption-${field.replace(/[^\w]+/g, "-")}`;
   const word = (one) => (one === true ? label("assumption_on") : one === false ? label("assumption_off") : String(one));
   const change = (percent) => `${percent > 0 ? "+" : ""}${Number(percent.toPrecision(2))}`;
+  const others = alternatives.map((other) => said("assumption_change", { value: word(other.value), change: change(other.change_pct) })).join(label("comma"));
   if (zone !== null) {
     // a zone's nodes have a form of their own
-    const others = alternatives.map((other) => said("assumption_change", { value: word(other.value), change: change(other.change_pct) }));
     return html`
       <div class="software-row" data-assumption=${field} data-origin=${origin}>
         <span class="software-name">${said("assumption_nic", { zone })}</span>
-        <strong>${said(others.length ? "assumption_line_others" : "assumption_line", { value: word(value), origin: label(`assumption_${origin}`), others: others.join(label("comma")) })}</strong>
+        <strong>${said(others ? "assumption_line_others" : "assumption_line", { value: word(value), origin: label(`assumption_${origin}`), others })}</strong>
         <span class="hint">${t("plan.software.set_nic")}</span>
       </div>`;
   }
   const given = fieldAt(fields, path) ?? undefined;
-  const taken = origin === "stated" && given === undefined ? t("plan.software.of_plan") : label(`assumption_${origin}`);
+  const ofPlan = origin === "stated" && given === undefined;
+  const taken = ofPlan ? t("plan.software.of_plan") : label(`assumption_${origin}`);
   const current = said("assumption_line", { value: word(value), origin: taken });
   const choices = [value, ...alternatives.map((other) => other.value)];
   const choose = (text) => setFields(withPin(fields, path, choices.find((choice) => String(choice) === text)), field);
   const open = given === undefined ? current : t(path[0] === "strategy" ? "form.free" : "plan.software.as_usual");
   return html`
-    <div class="software-row" data-assumption=${field} data-origin=${origin}>
+    <div class="software-row" data-assumption=${field} data-origin=${ofPlan ? "plan" : origin}>
       <label class="software-name" for=${id}>${label(`assumption_${path.at(-1)}`)}</label>
       <select id=${id} value=${given === undefined ? "" : String(value)} disabled=${!fields} onChange=${(event) => choose(event.target.value)}>
         <option value="" selected=${given === undefined}>${open}</option>
@@ -62,5 +63,6 @@ function Row({ assumption }) {
         ${alternatives.map((other) => html`
           <option key=${String(other.value)} value=${String(other.value)}>${t("plan.software.other", { value: word(other.value), change: change(other.change_pct) })}</option>`)}
       </select>
+      <span class="hint">${others || "\u00a0"}</span>
     </div>`;
 }
