@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import fields
+from crosszone.errors import InputError
 from crosszone.inputs.rules import Case
 from crosszone.inputs.scenario import load_scenario
 from crosszone.inputs.software import Software, find_release_gpu, format_release, load_software_rules, parse_release
@@ -28,6 +29,16 @@ def test_a_stated_release_is_set_by_no_gpu():
     assert find_release_gpu(None, None, gpus) in gpus
     assert find_release_gpu(Software(release="24.05"), None, gpus) is None
     assert find_release_gpu(None, "megatron-core@25.09", gpus) is None
+
+
+@pytest.mark.parametrize("release", ["25.1", "25.13", "2025.09", "new"])
+def test_what_is_no_release_is_refused_with_the_form(release):
+    job = {"seq_len": 4096, "global_batch": 64, "software": {"release": release}}
+    with pytest.raises(InputError) as refused:
+        load_scenario(fields(job=job))
+    notice = refused.value.notices[0]
+    assert (notice.code, notice.field, notice.value) == ("release_form", "job.software.release", release)
+    assert "25.09" in notice.as_dict("en")["hint"]
 
 
 def build_case(framework: str, **strategy: object) -> Case:

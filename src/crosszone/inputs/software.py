@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, WithJsonSchema
 
 from crosszone.errors import IllegalError, Notice
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.shipped import read_shipped
-from crosszone.inputs.value import Flag, Name, Value
+from crosszone.inputs.value import Flag, Name, Value, refuse
 
 Origin = Literal["stated", "preset", "assumed"]
 RELEASE = re.compile(r"\d\d\.(0[1-9]|1[0-2])")
@@ -28,10 +28,21 @@ YEARS_UNTIL_USUAL = 2.0  # From a GPU's year to the software that most published
 RecomputeModule = Literal["core_attn", "mla_up_proj", "mlp", "moe", "moe_act", "layernorm", "shared_experts"]
 
 
+def _check_release(text: str) -> str:
+    if not RELEASE.fullmatch(text):
+        raise refuse("release_form", text)
+    return text
+
+
+ReleaseName = Annotated[
+    Name, AfterValidator(_check_release), WithJsonSchema({"type": "string", "pattern": f"^{RELEASE.pattern}$"})
+]
+
+
 class Software(Value):
     """What the training software does; null: assumed, by framework and release."""
 
-    release: Name | None = Field(default=None, pattern=r"^\d\d\.(0[1-9]|1[0-2])$")
+    release: ReleaseName | None = None
     """Year and month of the software, such as 25.09; null: the usual one of the GPU's generation."""
     attention: Literal["flash", "flash-2", "triton", "softmax", "plain"] | None = None
     """flash: one kernel made for this GPU generation (cuDNN, FlashAttention 3); flash-2: FlashAttention 2, made for
