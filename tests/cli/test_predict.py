@@ -305,6 +305,18 @@ def test_lines_of_the_answer_fit_the_terminal(say, monkeypatch, columns, languag
     assert max(cell_len(one.rstrip()) for one in told) <= columns
 
 
+def test_software_and_assumptions_are_those_of_the_json(say):
+    _, out, _ = say("predict", THREE)
+    section = out.split("Software and assumptions\n")[1].split("\n\n")[0]
+    found = json.loads(say("predict", THREE, "--json")[1])
+    assert f"Software of {found['basis']['release_month']}, usual on {found['basis']['release_gpu']}" in section
+    assert section.count("assumed)") + section.count("assumed;") + section.count("stated)") >= len(
+        found["basis"]["assumptions"]
+    )
+    for assumption in found["assumptions"]:
+        assert assumption["text"].split(";")[0][:40] in section
+
+
 def test_a_run_of_hours_is_told_in_hours():
     run = Triple(low=0.25, expected=0.5, high=0.75)
     assert AnswerText("en").format_range(run, "hours", 24) == "12 hours (6 - 18)"

@@ -97,11 +97,13 @@ def test_stages_of_a_pipeline_do_not_count_as_replicas():
     ("strategy", "job", "path", "value"),
     [
         ({"zero": 0}, {}, "zero_optimization", {"stage": 0}),
-        ({"zero": 1}, {}, "zero_optimization.overlap_comm", True),
+        ({"zero": 1}, {}, "zero_optimization.overlap_comm", False),  # Megatron-DeepSpeed, as usual on an A100
+        ({"zero": 1}, {"software": {"release": "24.01"}}, "zero_optimization.overlap_comm", True),
+        ({"zero": 1, "communication": {"overlap_gradients": True}}, {}, "zero_optimization.overlap_comm", True),
         ({"zero": 1, "communication": {"overlap_gradients": False}}, {}, "zero_optimization.overlap_comm", False),
         ({"zero": 2, "communication": {"bucket_mb": 50.0}}, {}, "zero_optimization.reduce_bucket_size", 25_000_000),
         ({"zero": 2, "communication": {"bucket_mb": 50.0}}, {"precision": "fp32"}, "zero_optimization.reduce_bucket_size", 12_500_000),
-        ({"zero": 3}, {}, "zero_optimization.stage3_prefetch_bucket_size", 50_000_000),
+        ({"zero": 3, "communication": {"overlap_parameters": True}}, {}, "zero_optimization.stage3_prefetch_bucket_size", 50_000_000),
         ({"zero": 3, "communication": {"overlap_parameters": False}}, {}, "zero_optimization.stage3_prefetch_bucket_size", 0),
         ({"zero": 2, "communication": {"gradient_dtype": "fp32"}}, {}, "communication_data_type", "fp32"),
         ({"zero": 2, "communication": {"compression": "fp16"}}, {"precision": "fp32"}, "communication_data_type", "fp16"),

@@ -114,6 +114,25 @@ def test_the_nearest_measured_runs_are_those_of_the_shown_plan(open_page, server
     assert open_page.errors == []
 
 
+def test_a_switch_of_the_software_is_set_where_its_effect_is_shown(open_page, server):
+    page = open_page("/?example=single-node&plan=given")
+    answered(page)
+    told = asked(server, "predict", text=example("single-node"))["basis"]["assumptions"]
+    rows = page.locator("section:has(> .card-head #software) [data-assumption]")
+    assert rows.evaluate_all("all => all.map((row) => row.dataset.assumption)") == [one["field"] for one in told]
+    launch = next(one for one in told if one["field"] == "job.software.launch")
+    other = launch["alternatives"][0]
+    row = page.locator(f'[data-assumption="{launch["field"]}"]')
+    assert row.get_attribute("data-origin") == "assumed"
+    row.locator("select").select_option(other["value"])
+    page.locator(f'[data-assumption="{launch["field"]}"][data-origin="stated"]').wait_for()
+    answered(page)
+    assert tile(page, "step") == pytest.approx(other["step_time_s"], rel=1e-3)
+    row.locator("select").select_option("")
+    page.locator(f'[data-assumption="{launch["field"]}"][data-origin="assumed"]').wait_for()
+    assert open_page.errors == []
+
+
 @pytest.mark.long
 def test_the_bytes_of_each_link_are_the_predictors(open_page, server):
     page = open_page("/")

@@ -11,7 +11,7 @@ from crosszone.web.app import STATIC
 GROUPS = {
     "Zone": ["nodes"], "NodeGroup": ["hosts"], "Link": ["between"], "Model": ["name", "moe", "mla", "window", "mamba"],
     "Mamba": [],
-    "Strategy": ["communication", "local_update"], "Job": [], "Mla": [], "Window": [], "Moe": [], "Communication": [], "LocalUpdate": [],
+    "Strategy": ["communication", "local_update"], "Job": ["software"], "Software": [], "Mla": [], "Window": [], "Moe": [], "Communication": [], "LocalUpdate": [],
 }  # fmt: skip
 """The classes whose fields the form shows, and the fields it shows as a part of their own or not at all."""
 

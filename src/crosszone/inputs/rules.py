@@ -61,6 +61,7 @@ class Case:
         if s.zero is None:
             zero = usual.get("zero", framework.default_zero)
             options["zero"] = zero if zero in framework.zero else framework.default_zero
+        required = self._list_required_options(framework)
         if not self.is_given("sequence_parallel") and usual["sequence_parallel"]:
             split = framework.sequence_parallel and s.tp > 1 and not (self.job.seq_len // s.cp) % s.tp
             options["sequence_parallel"] = split
@@ -68,35 +69,36 @@ class Case:
         if not self.is_given("recompute") and recompute in framework.recompute:
             options["recompute"] = recompute
         settled = s.replace(**options) if options else s
+        wire: dict[str, Any] = {}
+        lacking = {f"overlap_{exchange}" for exchange in EXCHANGES if exchange not in framework.overlap}
         # who says how much hides says that it may
         has_overlap = self.is_given("communication.overlap") and s.communication.overlap is not None
-        following = ("overlap_gradients", "overlap_parameters") if has_overlap else ()
-        wire: dict[str, Any] = {
-            name: usual[name]
-            for name in COMMUNICATION_DEFAULTS
-            if name in usual and name not in following and not self.is_given(f"communication.{name}")
-        }
+        following = {"overlap_gradients", "overlap_parameters"} if has_overlap else set()
+        for name in COMMUNICATION_DEFAULTS:
+            if name in lacking | following:  # not an option of the framework: nothing is sent that could overlap
+                continue
+            path = f"communication.{name}"
+            # what a stated option needs is set with it: --overlap-param-gather brings --overlap-grad-reduce
+            if name in usual and not self.is_given(path) and usual[name] in required.get(path, (usual[name],)):
+                wire[name] = usual[name]
         if "overlap_tensor" in wire:
             wire["overlap_tensor"] = wire["overlap_tensor"] and settled.sequence_parallel and s.tp > 1
         if "overlap_parameters" in wire:
             wire["overlap_parameters"] = wire["overlap_parameters"] and (settled.zero or 0) > 0
         c = settled.communication
-        for path in self._list_needed(framework):  # what a given option needs is not filled with anything else
-            wire.pop(path.removeprefix("communication."), None)
         wire = {name: value for name, value in wire.items() if value != getattr(c, name)}
         if wire:
             settled = settled.replace(communication=c.replace(**wire))
         return self if settled is s else replace(self, strategy=settled)
 
-    def _list_needed(self, framework: Framework) -> list[str]:
-        """Options that those that were given need, where their default will do."""
-        return [
-            path
+    def _list_required_options(self, framework: Framework) -> dict[str, tuple[Any, ...]]:
+        """Values that the stated options leave to others, by path, as the framework needs them together."""
+        return {
+            path: tuple(allowed)
             for need in framework.needs
-            if all(_is_in_use(self, option, required) for option, required in need.when.items())
+            if all(_is_in_use(self, given, values) for given, values in need.when.items())
             for path, allowed in need.then.items()
-            if not path.startswith("job.") and self.get_option(path) in allowed
-        ]
+        }
 
     def _has_hierarchy(self, framework: Framework) -> bool:
         """The framework can reduce inside zones first, with these other options."""
@@ -120,6 +122,7 @@ class Case:
 
 
 REDUCE = "communication.reduce"
+EXCHANGES = ("gradients", "parameters", "tensor")  # What may overlap with compute, each an option `overlap_...`
 
 Rule = Callable[[Case], Iterator[Notice]]
 FrameworkRule = Callable[[Case, Framework], Iterator[Notice]]
@@ -449,7 +452,7 @@ def check_framework_options(case: Case, framework: Framework) -> Iterator[Notice
         is_default = value is None and key != "zero"  # null, even when written down: as the framework does it
         if not is_default and value not in allowed and (case.is_given(key) or key == "zero"):
             yield _build_refusal(framework, "framework_lacks", key, value, allowed=allowed)
-    for exchange in ("gradients", "parameters", "tensor"):
+    for exchange in EXCHANGES:
         key = f"overlap_{exchange}"
         if key in c.model_fields_set and getattr(c, key) and exchange not in framework.overlap:
             yield _build_refusal(framework, "framework_lacks_option", f"communication.{key}", True)

@@ -23,6 +23,7 @@ from crosszone.inputs.placement import Placement
 from crosszone.inputs.python_source import parse_source
 from crosszone.inputs.region import Region
 from crosszone.inputs.scenario import VERSION, Scenario
+from crosszone.inputs.software import YEARS_UNTIL_USUAL, format_release, load_software_rules
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.value import Value
 
@@ -98,7 +99,37 @@ def format_key_tables() -> str:
         "times are seconds unless the name says ms. The same in machine-readable form: [schema/](schema/).",
         "",
     ]
-    return "\n".join([*lines, *format_tables(schema, "Scenario")])
+    return "\n".join([*lines, *format_tables(schema, "Scenario"), *_format_software_defaults()])
+
+
+def _format_software_defaults() -> list[str]:
+    """What is taken for options that are not given, by framework and release, as lines of Markdown."""
+    rules = load_software_rules()
+    releases = "; ".join(f"{name} {format_release(release)}" for name, release in rules["releases"].items())
+    lines = [
+        "## Usual software",
+        "",
+        "What a scenario does not state of its software, in [Software](#software), [Strategy](#strategy) or",
+        "[Communication](#communication), follows its framework and the release of the software. Rows add to those",
+        "above them: first those of every framework, then those of the scenario's, each from its release on. A stack",
+        "that is named (`job.stack`) comes before them, and what is stated before both. Options that need others",
+        "(`overlap_tensor`: sequence parallelism; `overlap_parameters`: ZeRO) are on only with them. Attention",
+        f"is flash in any case where sequences are longer than {rules['longest_unfused']} tokens.",
+        "",
+        f"A release that is not stated is the usual one of the GPU's architecture: {releases}; else that of",
+        f"{YEARS_UNTIL_USUAL:g} years after the GPU came out.",
+        "",
+        "| framework | from release | GPUs | sets |",
+        "|---|---|---|---|",
+    ]
+    for framework, eras in rules["defaults"].items():
+        for era in eras:
+            since = format_release(era["from"]) if era["from"] else "any"
+            gpus = ", ".join(era.get("on", ["any"]))
+            settings = {key: value for key, value in era.items() if key not in ("from", "on")}
+            sets = ", ".join(f"`{key}: {dump_json(value).strip()}`" for key, value in settings.items()).replace('"', "")
+            lines.append(f"| {'every' if framework == 'common' else framework} | {since} | {gpus} | {sets} |")
+    return [*lines, ""]
 
 
 def format_tables(schema: dict[str, Any], root: str) -> list[str]:

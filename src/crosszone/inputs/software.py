@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, WithJsonSchema
 
 from crosszone.errors import IllegalError, Notice
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.shipped import read_shipped
-from crosszone.inputs.value import Flag, Name, Value
+from crosszone.inputs.value import Flag, Name, Value, refuse
 
 Origin = Literal["stated", "preset", "assumed"]
 RELEASE = re.compile(r"\d\d\.(0[1-9]|1[0-2])")
@@ -28,10 +28,21 @@ YEARS_UNTIL_USUAL = 2.0  # From a GPU's year to the software that most published
 RecomputeModule = Literal["core_attn", "mla_up_proj", "mlp", "moe", "moe_act", "layernorm", "shared_experts"]
 
 
+def _check_release(text: str) -> str:
+    if not RELEASE.fullmatch(text):
+        raise refuse("release_form", text)
+    return text
+
+
+ReleaseName = Annotated[
+    Name, AfterValidator(_check_release), WithJsonSchema({"type": "string", "pattern": f"^{RELEASE.pattern}$"})
+]
+
+
 class Software(Value):
     """What the training software does; null: assumed, by framework and release."""
 
-    release: Name | None = Field(default=None, pattern=r"^\d\d\.(0[1-9]|1[0-2])$")
+    release: ReleaseName | None = None
     """Year and month of the software, such as 25.09; null: the usual one of the GPU's generation."""
     attention: Literal["flash", "flash-2", "triton", "softmax", "plain"] | None = None
     """flash: one kernel made for this GPU generation (cuDNN, FlashAttention 3); flash-2: FlashAttention 2, made for
@@ -82,6 +93,12 @@ def parse_release(release: str) -> float:
     return int(year) + int(month) / 12.0
 
 
+def format_release(release: float) -> str:
+    """Year and month of a release: what `parse_release` reads."""
+    year, month = divmod(round(12 * release) - 1, 12)  # months count from 1: 26.0 is December 2025
+    return f"{year:02d}.{month + 1:02d}"
+
+
 def parse_stack(text: str | None) -> tuple[str | None, float | None]:
     """A stack may name its release: `megatron-core@25.09` (year.month)."""
     if text is None or "@" not in text:
@@ -98,6 +115,13 @@ def find_release(software: Software | None, stack: str | None, gpus: Iterable[Gp
         return parse_release(software.release)
     stated = parse_stack(stack)[1]
     return stated if stated is not None else max(_find_gpu_release(gpu) for gpu in gpus)
+
+
+def find_release_gpu(software: Software | None, stack: str | None, gpus: Iterable[Gpu]) -> Gpu | None:
+    """The GPU whose generation sets the release; None where the release is stated."""
+    if (software is not None and software.release is not None) or parse_stack(stack)[1] is not None:
+        return None
+    return max(gpus, key=_find_gpu_release)
 
 
 def _find_gpu_release(gpu: Gpu) -> float:

@@ -155,7 +155,11 @@ def _list_choices(
     def list_switch_values(what: str, matters: bool) -> list[tuple[Any, bool]]:
         if what not in framework.overlap:
             return [(what != "tensor", False)]
-        return [(True, True), (False, True)] if matters else [(what != "tensor", False)]
+        if matters:
+            return [(True, True), (False, True)]
+        # Named where it would follow the release otherwise, with a value that no need of a framework refuses: hiding a
+        # gather needs shards, which rows without them do not have.
+        return [(what == "gradients", what != "tensor")]
 
     shared = traits.replicated
     zero = [(z, True) for z in framework.zero]
@@ -173,7 +177,11 @@ def _list_choices(
         "offload": [(value, value != "none") for value in framework.offload],
         "communication.gradient_dtype": [(value, value is not None) for value in (dtypes if shared else dtypes[:1])],
         "communication.overlap_gradients": list_switch_values("gradients", shared),
-        "communication.overlap_parameters": list_switch_values("parameters", shared),
+        "communication.overlap_parameters": list_switch_values(
+            # weights in host memory are gathered from there, by a single replica too
+            "parameters",
+            shared or "optimizer+weights" in framework.offload,
+        ),
         "communication.overlap_tensor": list_switch_values("tensor", traits.tensor),
         "communication.reduce": reduce,
     }

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from crosszone.errors import Level
 from crosszone.inputs.scenario import Loaded, list_scenario_notices
 from crosszone.inputs.summary import list_dp_notices, shorten_notices
-from crosszone.predict.assumptions import list_assumptions
+from crosszone.predict.assumptions import describe_assumptions, list_assumptions
 from crosszone.predict.predict import build_prediction, build_predictor
 from crosszone.predict.prediction import Prediction
 from crosszone.predict.predictor import Predictor
@@ -41,8 +41,10 @@ def answer(loaded: Loaded, language: str = DEFAULT_LANGUAGE, *, computed: Predic
     ]
     complete = replace(computed, notices=tuple(shorten_notices(list(map(document.place_notice, notices)))))
     prediction = build_prediction(complete, language)
-    basis = prediction.basis.model_copy(update={"assumptions": list_assumptions(complete)})
-    prediction = prediction.model_copy(update={"basis": basis})
+    assumptions = list_assumptions(complete)
+    basis = prediction.basis.model_copy(update={"assumptions": assumptions})
+    described = describe_assumptions(complete, assumptions, language)
+    prediction = prediction.model_copy(update={"basis": basis, "assumptions": described})
     worst_first = sorted(prediction.warnings, key=lambda notice: LEVELS.index(notice["level"]))
     return PredictionAnswer(complete, prediction.model_copy(update={"warnings": tuple(worst_first)}))
 

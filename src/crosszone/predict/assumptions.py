@@ -10,7 +10,7 @@ reader sees all switches in one place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,15 +18,18 @@ from crosszone.cost.columns import PATH_BITS
 from crosszone.inputs.cluster import Cluster, NodeGroup
 from crosszone.inputs.job import find_compute_path
 from crosszone.inputs.rules import list_refusals
-from crosszone.inputs.software import Software, load_software_rules
+from crosszone.inputs.software import Software, format_release, load_software_rules
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.value import Value
 from crosszone.predict.placed_strategy import EXPECTED
+from crosszone.text import label
+from crosszone.text.figures import format_digits
 
 if TYPE_CHECKING:
     from crosszone.predict.predictor import Predictor
 
 LEAST_CHANGE = 0.002  # Alternatives that change the step by less are not worth a line
+MOST_DESCRIBED = 3  # Assumptions that are told in sentences; all others stand in a list
 # Options of a strategy whose default follows framework and release.
 SHARED_OPTIONS = (
     "sequence_parallel",
@@ -56,6 +59,10 @@ class Assumption(Value):
     """What is predicted with."""
     origin: Literal["stated", "preset", "assumed"]
     """stated in the scenario, part of the named stack, or assumed."""
+    zone: str | None = None
+    """Zone of the nodes it is about; null: the whole job."""
+    gpu: str | None = None
+    """GPU kind of these nodes."""
     alternatives: tuple[Alternative, ...] = ()
     """Other values, largest change first."""
 
@@ -63,6 +70,64 @@ class Assumption(Value):
     def worth_pct(self) -> float:
         """Largest change that another value would make."""
         return max((abs(alternative.change_pct) for alternative in self.alternatives), default=0.0)
+
+
+class DescribedAssumption(Assumption):
+    """An assumption with a sentence on it."""
+
+    text: str
+    """What is assumed, what other values would give, and the key that states it."""
+
+
+def describe_assumptions(
+    p: Predictor, assumptions: Iterable[Assumption], language: str
+) -> tuple[DescribedAssumption, ...]:
+    """Those nobody stated that widen the range most, in words."""
+    uncertain = [a for a in assumptions if a.origin == "assumed" and a.alternatives]
+    return tuple(
+        DescribedAssumption(**dict(assumption), text=_describe_assumption(p, assumption, language))
+        for assumption in uncertain[:MOST_DESCRIBED]
+    )
+
+
+def _describe_assumption(p: Predictor, assumption: Assumption, language: str) -> str:
+    # the first other value has the verb, the others follow it
+    others = [
+        label(
+            "assumption_would_too" if number else "assumption_would",
+            language,
+            value=format_switch(alternative.value, language),
+            step=format_digits(alternative.step_time_s),
+        )
+        for number, alternative in enumerate(assumption.alternatives)
+    ]
+    name = name_assumption(assumption, language)
+    return label(
+        "assumption_text" if assumption.zone is None else "assumption_text_nic",
+        language,
+        name=name[:1].upper() + name[1:],
+        value=format_switch(assumption.value, language),
+        zone=assumption.zone,
+        gpu=assumption.gpu,
+        framework=p.framework.title,
+        release=format_release(p.software.release),
+        field=assumption.field,
+        others=label("comma", language).join(others),
+    )
+
+
+def name_assumption(assumption: Assumption, language: str) -> str:
+    """What an assumption is about, in words."""
+    if assumption.zone is not None:
+        return label("assumption_nic", language, zone=assumption.zone)
+    return label(f"assumption_{assumption.field.rpartition('.')[2]}", language)
+
+
+def format_switch(value: Any, language: str) -> str:
+    """A value of a switch as a reader sees it."""
+    if isinstance(value, bool):
+        return label("assumption_on" if value else "assumption_off", language)
+    return format_digits(value) if isinstance(value, float) else str(value)
 
 
 def list_assumptions(p: Predictor) -> tuple[Assumption, ...]:
@@ -151,6 +216,8 @@ def list_networks(p: Predictor) -> Iterator[Assumption]:
             field=f"cluster.zones.{zone.name}.nodes[{group.gpu.name}].nic_gbps_per_gpu",
             value=usual,
             origin="assumed",
+            zone=zone.name,
+            gpu=group.gpu.name,
             alternatives=_predict_variants(p, variants),
         )
 

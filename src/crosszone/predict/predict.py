@@ -19,7 +19,7 @@ from crosszone.inputs.frameworks import Framework
 from crosszone.inputs.placement import Block, Placement, check_tp_room, pack_ranks
 from crosszone.inputs.rules import Case, require_legal
 from crosszone.inputs.scenario import Scenario
-from crosszone.inputs.software import parse_stack
+from crosszone.inputs.software import find_release_gpu, format_release, parse_stack
 from crosszone.inputs.strategy import Strategy
 from crosszone.predict.assumptions import SHARED_OPTIONS
 from crosszone.predict.breakdown import build_breakdown, find_bottleneck
@@ -96,6 +96,7 @@ def build_prediction(p: Predictor, language: str = "en", *, with_notices: bool =
         features, index = describe_case(p), read_run_index()
         nearest_runs, best_utilisation = index.find_nearest(features), index.find_best(features)
         notices += list_utilisation_notices(features, best_utilisation, mfu)
+    release_gpu = find_release_gpu(p.case.job.software, p.case.job.stack, p.case.cluster.gpu_kinds)
     profile_of = {p.placed.groups[g].gpu: profile for g, profile in p.profile.items()}
     return Prediction(
         name=p.name,
@@ -120,6 +121,8 @@ def build_prediction(p: Predictor, language: str = "en", *, with_notices: bool =
             gpu_profiles={gpu.name: profile.family for gpu, profile in profile_of.items()},
             own_profile=p.profiles.own,
             release=p.software.release,
+            release_month=format_release(p.software.release),
+            release_gpu=release_gpu and release_gpu.name,
             operators=list_operator_errors(p.case, profile_of, p.software),
             measured=all(profile.gpu_measured for profile in p.profile.values()),
             low=p.factors[0],

@@ -11,7 +11,7 @@ from pydantic_core import CoreSchema, core_schema
 from crosszone.cost.operator_checks import OperatorError
 from crosszone.cost.record import Recorded, is_recording, named
 from crosszone.inputs.value import Value
-from crosszone.predict.assumptions import Assumption
+from crosszone.predict.assumptions import Assumption, DescribedAssumption
 from crosszone.predict.fits import Verdict
 
 Kind = Literal["tensor", "context", "expert", "pipeline", "gradients", "weights", "local update"]
@@ -208,6 +208,10 @@ class Basis(Value):
     """Errors of the step's own formulas on kernels timed alone, by GPU kind and family, where there are such."""
     release: float = 0.0
     """Release of the software, years after 2000: 25.75 is September 2025."""
+    release_month: str = ""
+    """The same as year.month."""
+    release_gpu: str | None = None
+    """GPU kind whose generation sets the release; null: it is stated."""
     assumptions: tuple[Assumption, ...] = ()
     """Switches of the software and inputs that nobody gave, those first that decide most; where answers are shown."""
     low: Figure
@@ -311,6 +315,8 @@ class Prediction(Value):
     """Measured runs that resemble this one most, nearest first."""
     best_utilisation: BestUtilisation | None = None
     """The best that was measured on such GPUs; null: no run of them was."""
+    assumptions: tuple[DescribedAssumption, ...] = ()
+    """What nobody stated and decides most, in words; where answers are shown."""
     records: dict[str, Record]
     """For each number shown, its formula and inputs."""
     warnings: tuple[dict[str, Any], ...]

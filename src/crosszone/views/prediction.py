@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from crosszone.predict.assumptions import format_switch, name_assumption
 from crosszone.text.figures import format_amount, format_digits, format_percent, format_signed
 from crosszone.views.answer_text import SMALL, AnswerText
-from crosszone.views.document import Fact, Facts, Mark, Paragraph, Section, Table
+from crosszone.views.document import Block, Fact, Facts, Mark, Paragraph, Remark, Remarks, Section, Table
 
 if TYPE_CHECKING:
     from crosszone.analyse.communication import TrafficLine
     from crosszone.predict.answer import PredictionAnswer
+    from crosszone.predict.assumptions import Assumption
     from crosszone.predict.prediction import Memory, NearestRun, Prediction, StageMemory, Traffic
 
 VERDICT_MARKS: dict[str, Mark] = {"yes": "", "tight": "strong", "no": "bad"}
@@ -40,6 +42,7 @@ def build_prediction_sections(answer: PredictionAnswer, text: AnswerText, width:
     ]
     if prediction.communication:
         sections.append(_build_traffic_section(prediction.communication, text))
+    sections += build_assumption_sections(prediction, text)
     sections += build_nearest_sections(prediction, text, width)
     return [*sections, Section(blocks=(text.list_remarks(prediction.warnings),))]
 
@@ -218,6 +221,38 @@ def describe_best_utilisation(prediction: Prediction, text: AnswerText) -> str:
         run=best.id,
         mfu=format_percent(prediction.mfu.expected),
     )
+
+
+def build_assumption_sections(prediction: Prediction, text: AnswerText) -> list[Section]:
+    """The software's release, every switch with what other values would change, and what widens the range most."""
+    basis = prediction.basis
+    if not basis.assumptions:
+        return []
+    key = "assumptions_release_stated" if basis.release_gpu is None else "assumptions_release_assumed"
+    release = text.build_line(key, release=basis.release_month, gpu=basis.release_gpu, wraps=True)
+    facts = tuple(
+        Fact(heading=name_assumption(assumption, text.language), text=_describe_taken(assumption, text))
+        for assumption in basis.assumptions
+    )
+    sentences = tuple(Remark(text=assumption.text) for assumption in prediction.assumptions)
+    blocks: tuple[Block, ...] = (release, Facts(facts=facts), *((Remarks(remarks=sentences),) if sentences else ()))
+    return [Section(title=text.label("assumptions_title"), blocks=blocks)]
+
+
+def _describe_taken(assumption: Assumption, text: AnswerText) -> str:
+    """The value with its origin, and the change of the step by each other one."""
+    value = format_switch(assumption.value, text.language)
+    origin = text.label(f"assumption_{assumption.origin}")
+    others = text.join(
+        text.label(
+            "assumption_change",
+            value=format_switch(alternative.value, text.language),
+            change=format_signed(alternative.change_pct, 2),
+        )
+        for alternative in assumption.alternatives
+    )
+    key = "assumption_line_others" if others else "assumption_line"
+    return text.label(key, value=value, origin=origin, others=others)
 
 
 def _build_traffic_section(traffic: Sequence[Traffic], text: AnswerText) -> Section:

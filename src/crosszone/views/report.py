@@ -19,6 +19,7 @@ from crosszone.views.html import render_html
 from crosszone.views.markdown import render_markdown
 from crosszone.views.plan import build_ranking, build_rejected_table, format_value
 from crosszone.views.prediction import (
+    build_assumption_sections,
     build_breakdown_section,
     build_memory_section,
     build_nearest_sections,
@@ -84,6 +85,7 @@ class _ReportWriter:
             build_breakdown_section(self.prediction, self.words),
             build_memory_section(self.prediction.memory_gib, self.words, None),
             self._build_traffic(),
+            *build_assumption_sections(self.prediction, self.words),
             *build_nearest_sections(self.prediction, self.words, None),
             self._build_reasons(),
             *build_suggestion_sections(self.study.suggestions, self.words, None),

@@ -62,14 +62,21 @@ def _print_block(block: Block, console: Console) -> None:
 
 
 def print_facts(facts: Sequence[Fact], console: Console) -> None:
-    """Headings and texts in two columns; what is too long for the terminal goes on under the text."""
+    """Headings and texts in two columns; what is too long for the terminal goes on under the text.
+
+    A heading that leaves too few columns for its text has a line of its own.
+    """
     from rich.cells import cell_len
     from rich.text import Text
 
     # Chinese characters take two columns each
     indent = max(cell_len(fact.heading) for fact in facts) + 2
+    indent = min(indent, max(2, console.width - LEAST_TEXT))
     for fact in facts:
         lead = fact.heading + " " * (indent - cell_len(fact.heading))
+        if cell_len(fact.heading) >= indent:
+            console.print(Text(fact.heading), style=STYLES[fact.mark], soft_wrap=True)
+            lead = " " * indent
         for piece in Text(fact.text).wrap(console, max(LEAST_TEXT, console.width - indent)):
             piece.rstrip()
             console.print(Text(lead) + piece, style=STYLES[fact.mark], soft_wrap=True)

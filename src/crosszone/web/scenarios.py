@@ -15,6 +15,7 @@ from crosszone.analyse.fields import change_fields
 from crosszone.errors import FileError, InputError, InvalidError, Notice
 from crosszone.inputs.document import Document, dump_yaml, format_field_path, parse_document, read_text
 from crosszone.inputs.edit_text import edit_yaml
+from crosszone.inputs.frameworks import load_frameworks
 from crosszone.inputs.scenario import Loaded, read_scenario, upgrade_fields
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.summary import describe
@@ -28,6 +29,9 @@ Outcome = TypeVar("Outcome")
 TEXT = "<text>"  # The `file` of notices about the text of a request
 
 _DEFAULTS = Strategy().model_dump(mode="json")
+# Options that framework and release decide where they are not given: those of a plan are given even at their default.
+_USUAL_OPTIONS = ("sequence_parallel", "recompute")
+_OVERLAPS = ("gradients", "parameters", "tensor")
 _FILE_FIELDS = (("model", "hf_config"), ("cluster", "file"))
 
 
@@ -199,7 +203,37 @@ def _apply_override(value: Any, override: StrategyOverride) -> Any:
         job = {**job, "framework": override.framework}
     fields = {key: inner for key, inner in value.items() if key not in ("strategy", "placement")}
     placed = {} if override.placement is None else {"placement": override.placement}
-    return {**fields, "job": job, "strategy": _drop_defaults(override.strategy, _DEFAULTS), **placed}
+    framework = job.get("framework") if isinstance(job, Mapping) else None
+    usual = _select_usual_options(override.strategy, framework)
+    strategy = _merge_fields(_drop_defaults(override.strategy, _DEFAULTS), usual)
+    return {**fields, "job": job, "strategy": strategy, **placed}
+
+
+def _select_usual_options(strategy: Mapping[str, Any], framework: Any) -> dict[str, Any]:
+    """Options of an override that framework and release would fill in otherwise, where no rule can refuse them."""
+    options = {key: strategy[key] for key in _USUAL_OPTIONS if key in strategy}
+    communication = strategy.get("communication")
+    able = load_frameworks().get(framework) if isinstance(framework, str) else None
+    if able is None or not isinstance(communication, Mapping):
+        return options
+    # with nothing sharded there is no gather, and frameworks refuse to hide one
+    pointless = () if strategy.get("zero") else ("parameters",)
+    overlaps = {
+        f"overlap_{exchange}": communication[f"overlap_{exchange}"]
+        for exchange in _OVERLAPS
+        if exchange in able.overlap and exchange not in pointless and f"overlap_{exchange}" in communication
+    }
+    return {**options, "communication": overlaps} if overlaps else options
+
+
+def _merge_fields(fields: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields with others put over them, mappings inside too."""
+    inner = {
+        key: _merge_fields(fields[key], value)
+        for key, value in others.items()
+        if isinstance(value, Mapping) and isinstance(fields.get(key), Mapping)
+    }
+    return {**fields, **others, **inner}
 
 
 def _drop_defaults(strategy: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

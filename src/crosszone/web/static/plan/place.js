@@ -19,6 +19,7 @@ import { RadarCard } from "./radar-card.js";
 import { RankGrid } from "./rank-grid.js";
 import { Refusal } from "./refusal.js";
 import { RejectedCard } from "./rejected-card.js";
+import { SoftwareCard } from "./software-card.js";
 import { StepCard } from "./step-card.js";
 import { WhenSeen } from "./when-seen.js";
 import { WhyCard } from "./why-card.js";
@@ -41,6 +42,7 @@ export function PlanPlace() {
       <${Progress} />
       <${Basis} />
       <div class="fades">
+        <${SoftwareCard} />
         <div class="plan-main">${settled ? html`<${MapCard} places=${places} />` : html`<div class="card map-waiting"></div>`}<${StepCard} /></div>
         <${PlansCard} places=${places} />
         <${NearestCard} />

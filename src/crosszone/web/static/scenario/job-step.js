@@ -4,12 +4,13 @@ import { Facts } from "../components/facts.js";
 import { Field } from "./field.js";
 import { useForm } from "./form.js";
 import { useLists } from "./lists.js";
+import { keysOf } from "./shape.js";
 import { Slider, doublings } from "./slider.js";
 
 /** What to train: lengths, batch, numbers and software. */
 export function JobStep() {
   const { t, amount, compact } = useText();
-  const { at, set, description } = useForm();
+  const { at, set, schema, description } = useForm();
   const { stacks } = useLists();
   const lengths = useMemo(() => doublings(512, 1 << 20), []);
   const batches = useMemo(() => doublings(8, 1 << 16), []);
@@ -42,6 +43,9 @@ export function JobStep() {
         ${field("stack", { list: "known-stacks", names: stacks.map((stack) => stack.name), placeholder: t("form.automatic") })}
       </div>
     </fieldset>
+    <details class="rest" open=${Boolean(at(path("software")))}><summary>${t("form.switches")}</summary>
+      <div class="fields">${keysOf(schema, "Software").map((key) => html`<${Field} key=${key} owner="Software" path=${["job", "software", key]} />`)}</div>
+    </details>
     ${job && html`
       <${Facts} facts=${[
         [t("strip.tokens_per_step"), amount(job.tokens_per_step)],
