@@ -111,12 +111,13 @@ CONTACT = {
     "rows": "rows",
     "mean %": "mean_pct",
     "median %": "median_pct",
+    "within 10 %": "within_10_pct",
     "bias %": "bias_pct",
-    "in range %": "inside_pct",
+    "in band %": "inside_pct",
     "width %": "width_pct",
 }
 READINGS: dict[ReadingKind, str] = {
-    "first_contact": "first contact: entered as a user would",
+    "first_contact": "first contact",
     "first_contact_left_out": "first contact, source left out of the fit",
     "new_sources": "new sources, software stated, all left out of the fit",
     "left_out": "software stated, source left out of the fit",
@@ -258,7 +259,7 @@ def format_readings(readings: Sequence[AccuracyReading]) -> list[str]:
         lines.append((f"**{READINGS[reading.kind]}**", reading.total.model_dump()))
         if reading.kind != "new_sources":
             lines += [
-                (f"{KNOWLEDGE[group.name]}", group.model_dump())
+                (f"{READINGS[reading.kind]}: {KNOWLEDGE[group.name]}", group.model_dump())
                 for group in reading.by_knowledge
                 if group.name in ("dense", "moe")
             ]
@@ -273,8 +274,7 @@ def format_readings(readings: Sequence[AccuracyReading]) -> list[str]:
 
 def format_reading(reading: AccuracyReading) -> list[str]:
     """Errors of one manner: by what was known, by GPU, by source."""
-    text = [f"Within 10 %: {reading.within_10_pct:.1f} % of the runs; within 20 %: {reading.within_20_pct:.1f} %.", ""]
-    text += _format_groups("known", reading.by_knowledge, reading.total)
+    text = _format_groups("known", reading.by_knowledge, reading.total)
     text += _format_groups("GPU family", reading.by_gpu)
     return text + _format_groups("source", reading.by_source)
 
@@ -303,7 +303,7 @@ def score_first_contact(files: MeasuredFiles, left_out: LeftOut, profiles: Profi
     command = "`python benchmarks/accuracy.py`"
     head = [
         f"{command}: runs of measured_runs.csv and measured_runs_2.csv entered as a user would: model, job, cluster "
-        "and degrees, nothing of the source. Doubtful rows, duplicates and mixed GPU kinds are left out. `in range`: "
+        "and degrees, nothing of the source. Doubtful rows, duplicates and mixed GPU kinds are left out. `in band`: "
         "share of runs inside the range that is to hold 80 %; `width`: median of (high - low) / predicted.",
         "",
     ]

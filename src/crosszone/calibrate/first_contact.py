@@ -47,6 +47,8 @@ class ErrorGroup(Value):
     mean_pct: float
     """Mean of |predicted / measured - 1|."""
     median_pct: float
+    within_10_pct: float
+    """Share of runs with an error of 10 % at most."""
     bias_pct: float
     """Mean with sign: above zero, predictions are too slow."""
     inside_pct: float
@@ -63,9 +65,6 @@ class AccuracyReading(Value):
     `first_contact_left_out` (the same by fits without the run's source), `new_sources` (newer sources by a fit without
     all of them), `left_out` (software stated, by fits without the run's source), `fitted` (rows of the fit)."""
     total: ErrorGroup
-    within_10_pct: float
-    """Share of runs with an error of 10 % at most."""
-    within_20_pct: float
     coverage: tuple[Coverage, ...]
     """Reliability of the range, scaled to several nominal shares."""
     by_knowledge: tuple[ErrorGroup, ...]
@@ -151,7 +150,6 @@ def build_reading(
     """Errors and coverage of scored rows, over all and by group; `runs`: the same rows, in any order."""
     run_of = {run.id: run for run in runs}
     scored = [row for row in rows if row.counts and row.predicted_s is not None and row.id in run_of]
-    scores = summarize_errors(scored)
 
     def group_by(label: Callable[[ScoredRow], str]) -> tuple[ErrorGroup, ...]:
         groups: dict[str, list[ScoredRow]] = {}
@@ -175,8 +173,6 @@ def build_reading(
     return AccuracyReading(
         kind=kind,
         total=build_error_group("all", scored),
-        within_10_pct=scores["within_10_pct"],
-        within_20_pct=scores["within_20_pct"],
         coverage=compute_coverage(scored),
         by_knowledge=tuple(build_error_group(name, part) for name, part in members.items() if part),
         by_gpu=group_by(lambda row: profiles.find_family(get_gpu(run_of[row.id]))[0]),
@@ -192,6 +188,7 @@ def build_error_group(name: str, rows: Sequence[ScoredRow]) -> ErrorGroup:
         rows=scores["scored"],
         mean_pct=scores["mape_pct"],
         median_pct=scores["median_ape_pct"],
+        within_10_pct=scores["within_10_pct"],
         bias_pct=scores["bias_pct"],
         inside_pct=scores["band_coverage_pct"],
         width_pct=scores["band_width_pct"],

@@ -14,7 +14,7 @@ export function ContactCard({ summary }) {
   const { total } = first;
   const shown = (key, value) => (key === "rows" ? amount(value) : key === "bias_pct" ? signed(value) : pct(value));
   const tiles = [
-    ["mean_pct", t("accuracy.mean_below", { share: pct(first.within_10_pct) })],
+    ["mean_pct", t("accuracy.mean_below", { share: pct(total.within_10_pct) })],
     ["median_pct", t("accuracy.median_below", { bias: signed(total.bias_pct) })],
     ["inside_pct", t("accuracy.inside_below", { promised: tick(summary.range_pct) })],
     ["width_pct", t("accuracy.width_below")],
