@@ -56,36 +56,13 @@ class Outcome:
     memory_gib: float
 
 
-def predict_as_scored(run: MeasuredRun, profiles: Profiles) -> Outcome:
-    """With the software that the row's source states, as `crosszone accuracy` scores it."""
-    p = build_run_predictor(run, profiles)
-    step = p.step_time
-    return Outcome(step.expected, step.low, step.high, p.memory.peak.expected)
-
-
-# How a row can be read, the reading that counts most first: `first_contact`, as a user would write it, goes on top.
-READINGS: dict[str, Callable[[MeasuredRun, Profiles], Outcome]] = {"scored": predict_as_scored}
-TITLES = {"first_contact": "first contact", "scored": "as scored"}
-
-
-def predict_index_rows(runs: Sequence[MeasuredRun], profiles: Profiles) -> list[Outcome]:
-    """What the index says of our own error: the reading that counts most."""
-    predict_row = next(iter(READINGS.values()))
-    return [predict_row(run, profiles) for run in runs]
-
-
-@cache
-def read_rows_settings() -> dict[str, Any]:
-    """Which rows are read (`ledger/rows.yaml`)."""
-    settings: dict[str, Any] = yaml.safe_load(ROWS.read_text(encoding="utf-8"))
-    return settings
-
-
 @dataclass(frozen=True)
 class FileRow:
     """A measured run with what is known of its row."""
 
     run: MeasuredRun
+    user_run: MeasuredRun
+    """The same as a user would write it; where that lacks degrees, as it is scored."""
     file: str
     doubtful: bool
 
@@ -95,10 +72,49 @@ class FileRow:
         return not self.doubtful and self.run.duplicate_of is None and self.run.step_time_s is not None
 
 
+def predict_outcome(run: MeasuredRun, profiles: Profiles) -> Outcome:
+    """Step, range and memory of a run."""
+    predictor = build_run_predictor(run, profiles)
+    step = predictor.step_time
+    return Outcome(step.expected, step.low, step.high, predictor.memory.peak.expected)
+
+
+def predict_first_contact(row: FileRow, profiles: Profiles) -> Outcome:
+    """As a user would write the row, its source unknown (`crosszone accuracy --first-contact`)."""
+    return predict_outcome(row.user_run, profiles)
+
+
+def predict_as_scored(row: FileRow, profiles: Profiles) -> Outcome:
+    """With the software that the row's source states, as `crosszone accuracy` scores it."""
+    return predict_outcome(row.run, profiles)
+
+
+# How a row can be read, the reading that counts most first.
+READINGS: dict[str, Callable[[FileRow, Profiles], Outcome]] = {
+    "first_contact": predict_first_contact,
+    "scored": predict_as_scored,
+}
+TITLES = {"first_contact": "first contact", "scored": "as scored"}
+
+
+def predict_index_rows(rows: Sequence[FileRow], profiles: Profiles) -> list[Outcome]:
+    """What the index says of our own error: the reading that counts most."""
+    predict_row = next(iter(READINGS.values()))
+    return [predict_row(row, profiles) for row in rows]
+
+
+@cache
+def read_rows_settings() -> dict[str, Any]:
+    """Which rows are read (`ledger/rows.yaml`)."""
+    settings: dict[str, Any] = yaml.safe_load(ROWS.read_text(encoding="utf-8"))
+    return settings
+
+
 def read_file_rows(path: Path) -> list[FileRow]:
     """The runs of a file."""
     doubtful = find_doubtful(path)
-    return [FileRow(run, path.name, run.id in doubtful) for run in read_runs(path)[0]]
+    user_runs = {run.id: run for run in read_runs(path, as_user=True)[0]}
+    return [FileRow(run, user_runs.get(run.id, run), path.name, run.id in doubtful) for run in read_runs(path)[0]]
 
 
 def find_doubtful(path: Path) -> set[str]:
@@ -164,9 +180,9 @@ def build_index(profiles: Profiles) -> list[dict[str, str]]:
     index: list[dict[str, str]] = []
     sweeps = read_rows_settings()["sweeps"]
     for name in read_rows_settings()["files"]:
-        runs = [row.run for row in read_file_rows(measured.FOLDER / name) if row.counts]
-        outcomes = predict_index_rows(runs, profiles)
-        rows = [build_index_row(run, outcome, profiles) for run, outcome in zip(runs, outcomes, strict=True)]
+        counted = [row for row in read_file_rows(measured.FOLDER / name) if row.counts]
+        outcomes = predict_index_rows(counted, profiles)
+        rows = [build_index_row(row.run, outcome, profiles) for row, outcome in zip(counted, outcomes, strict=True)]
         index += thin_rows(rows, sweeps[name]) if name in sweeps else rows
     return index
 
@@ -228,7 +244,7 @@ LEDGER_FIGURES = ("expected_s", "low_s", "high_s", "memory_gib")
 def build_release(rows: Sequence[FileRow], profiles: Profiles, header: Mapping[str, str]) -> Release:
     """The predictions of the present version."""
     outcomes = {
-        name: {row.run.id: predict_row(row.run, profiles) for row in rows} for name, predict_row in READINGS.items()
+        name: {row.run.id: predict_row(row, profiles) for row in rows} for name, predict_row in READINGS.items()
     }
     seen_files = read_rows_settings()["seen"]
     return Release(header, outcomes, frozenset(row.run.id for row in rows if row.file in seen_files and row.counts))

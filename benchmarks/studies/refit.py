@@ -17,9 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from uncertainty import fit_memory_width, fit_pair_spread, fit_step_widths, pair_strategies
+from uncertainty import fit_pair_spread, fit_software_widths, fit_step_widths, pair_strategies
 
-from crosszone.calibrate.accuracy import score_runs
 from crosszone.calibrate.fit import (
     FOLDS,
     Fit,
@@ -33,7 +32,7 @@ from crosszone.calibrate.fit import (
     read_doubtful_reasons,
     select_usable_runs,
 )
-from crosszone.calibrate.predicted import StepBatches
+from crosszone.calibrate.predicted import StepBatches, predict_runs_s
 from crosszone.calibrate.runs import MeasuredRun, read_runs
 from crosszone.cost import profile
 from crosszone.cost.coefficients import COMMON
@@ -150,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return select_usable_runs((run for path in paths for run in read_runs(path)[0]), doubtful)
 
     if options.bands:
-        _fit_bands(read(options.runs), options.runs, doubtful, options.write)
+        _fit_bands(options.runs, read(options.also), doubtful, options.write)
     else:
         more = {"also": read(options.also), "sweep": read(options.sweep), "alone": read(options.alone)}
         _fit_values(read(options.runs), more, options.write)
@@ -188,14 +187,20 @@ def _fit_values(runs: list[MeasuredRun], more: Mapping[str, list[MeasuredRun]], 
         write_profiles(profiles, values, errors, FOLDER)
 
 
-def _fit_bands(runs: list[MeasuredRun], paths: Sequence[Path], doubtful: Mapping[str, str], keep: bool) -> None:
+def _fit_bands(paths: Sequence[Path], also: list[MeasuredRun], doubtful: Mapping[str, str], keep: bool) -> None:
     """Find, show and perhaps keep the widths of the bands."""
     profiles = Profiles.load_shipped()
-    validations = [cross_validate(build_training_rows(runs), profiles, kind) for kind in FOLDS]
-    widths = {
-        "step": fit_step_widths([validation for validation in validations if validation]),
-        "memory": {"base": fit_memory_width([r for p in paths for r in score_runs(p, profiles, doubtful).rows])},
-    }
+    runs, user_runs = (
+        select_usable_runs((run for path in paths for run in read_runs(path, as_user=as_user)[0]), doubtful)
+        for as_user in (False, True)
+    )
+    rows = build_training_rows(runs, also)
+    validations = [cross_validate(rows, profiles, kind, targets=runs) for kind in FOLDS]
+    as_user = cross_validate(rows, profiles, "source", targets=user_runs)
+    step_widths = fit_step_widths([validation for validation in validations if validation])
+    if as_user is not None:
+        step_widths |= fit_software_widths(as_user, predict_runs_s(user_runs, profiles), step_widths)
+    widths = {"step": step_widths}
     path = FOLDER / "bands.yaml"
     text = path.read_text("utf-8")
     for kind, parts in widths.items():

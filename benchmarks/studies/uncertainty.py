@@ -15,7 +15,6 @@ import numpy.typing as npt
 from crosszone.calibrate.accuracy import (
     MOST_STRATEGIES,
     RankedRun,
-    ScoredRow,
     average_times,
     build_setup_key,
     build_strategy_key,
@@ -109,17 +108,24 @@ def fit_step_widths(validations: Sequence[CrossValidation]) -> Widths:
     return widths
 
 
-def fit_memory_width(rows: Sequence[ScoredRow]) -> dict[str, float]:
-    """Log widths of memory over the rows that publish it."""
-    error = np.array(
-        [
-            np.log(row.memory_gib_measured / row.memory_gib_predicted)
-            for row in rows
-            if row.memory_gib_measured and row.memory_gib_predicted and row.doubtful is None
-        ]
-    )
-    zeros, ones = np.zeros(len(error)), np.ones(len(error))
-    return {"low": _solve_width(-error, zeros, ones), "high": _solve_width(error, zeros, ones)}
+def fit_software_widths(left_out: CrossValidation, fitted_s: Floats, widths: Widths) -> Widths:
+    """What the parts `software` and `software_moe` add for runs entered as a user would write them. [Q6]
+
+    `left_out`: each run predicted without its source; `fitted_s`: by the fit that has seen it. Both count alike: some
+    who ask have a site or recipe that was seen, some have not.
+    """
+    measured = np.array([run.step_time_s for run in left_out.runs], dtype=float)
+    error = np.concatenate([np.log(measured / left_out.predicted_s), np.log(measured / fitted_s)])
+    moe = np.tile([run.moe for run in left_out.runs], 2)
+    gpu = np.concatenate([~left_out.gpu_known, np.zeros(len(measured), dtype=bool)])
+    added: Widths = {}
+    for part, own in (("software", ~moe), ("software_moe", moe)):
+        added[part] = {}
+        for side, sign in (("low", -1.0), ("high", 1.0)):
+            squares = widths["base"][side] ** 2 + gpu[own] * widths["gpu"][side] ** 2
+            squares = squares + (widths["moe"][side] ** 2 if part == "software_moe" else 0.0)
+            added[part][side] = _solve_width(sign * error[own], squares, np.ones(int(own.sum())))
+    return added
 
 
 def fit_pair_spread(pairs: Pairs) -> float:

@@ -321,7 +321,8 @@ class Knowledge:
         """Parts of the range that apply, by their names in bands.yaml."""
         applies = {
             "base": True,
-            "software": not self.software_stated,
+            "software": not self.software_stated and not self.moe,
+            "software_moe": not self.software_stated and self.moe,
             "moe": self.moe,
             "assumed": not self.stated,
             "stack": not self.stack_measured,
@@ -331,24 +332,30 @@ class Knowledge:
         return tuple(name for name, on in applies.items() if on)
 
 
-def compute_band_factors(known: Knowledge, *, memory: bool = False) -> tuple[Any, Any]:
+def compute_band_factors(known: Knowledge) -> tuple[Any, Any]:
     """Factors on a prediction between which four of five measured values lie: (low, high). [Q6]
 
     Log widths add as independent errors do: sqrt(base^2 + each that applies^2), below and above apart.
     """
-    of = "memory" if memory else "step"
-    parts = read_band_parts()[of]
+    parts = read_band_parts()["step"]
     low, high = (
-        np.sqrt(
-            sum(
-                named(f"width.{of}.{name}.{side}", float(parts[name][side])) ** 2
-                for name in known.gaps
-                if name in parts
-            )
-        )
+        np.sqrt(sum(named(f"width.step.{name}.{side}", float(parts[name][side])) ** 2 for name in known.gaps))
         for side in ("low", "high")
     )
     return np.exp(-low), np.exp(high)
+
+
+def compute_caution(known: Knowledge) -> float:
+    """Factor on the time of a plan whose options no run was seen with, where plans are compared: at least 1. [Q12]
+
+    A plan is ranked by its expected time and a share of its range. What all plans of a scenario lack cancels out, so
+    that only the options count that one has and another has not.
+    """
+    if known.option_measured:
+        return 1.0
+    share = float(read_band_parts()["caution"]["share"])
+    wide, narrow = (compute_band_factors(k)[1] for k in (known, replace(known, option_measured=True)))
+    return float((wide / narrow) ** share)
 
 
 def read_pair_spread() -> float:
@@ -358,6 +365,6 @@ def read_pair_spread() -> float:
 
 @cache
 def read_band_parts() -> dict[str, Any]:
-    """Log widths of `step` and `memory` by what makes them wide, and the spread of a `pair` of strategies."""
+    """Log widths of `step` by what makes them wide, and the spread of a `pair` of strategies."""
     loaded: dict[str, Any] = read_shipped("crosszone.cost", "profiles/bands.yaml").value
     return loaded

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from crosszone.cost.coefficients import Knowledge, compute_caution
 from crosszone.errors import IllegalError, Notice
 from crosszone.inputs.cluster import NodeGroup, Zone
 from crosszone.inputs.frameworks import Framework
@@ -29,8 +30,8 @@ from crosszone.plan.plan import Objective
 from crosszone.plan.problem import Problem, compute_rank_bucket_mb
 from crosszone.predict.batch import list_virtual_stage_layers
 from crosszone.predict.breakdown import build_breakdown, find_bottleneck
-from crosszone.predict.placed_strategy import PlacedStrategy
-from crosszone.predict.predictor import Predictor
+from crosszone.predict.placed_strategy import EXPECTED, PlacedStrategy
+from crosszone.predict.predictor import Predictor, has_unmeasured_option
 from crosszone.predict.run import HOUR_S, predict_run, read_power_figures, sum_usd_egress
 from crosszone.predict.step import simulate_step
 from crosszone.predict.traffic import build_traffic
@@ -219,7 +220,7 @@ class Candidate:
     def step_s(self) -> float:
         """Simulated step at the expected RTT."""
         if not self._is_simulated_together:
-            return self.predictor.step_time.expected
+            return float(self.predictor.step_s[EXPECTED])
         shared = self.problem.shared
         steps_by_links: dict[int, float] = shared.get_placed(("steps", self._key)) or {}
         link_number = next(
@@ -325,12 +326,14 @@ def _compute_idle_kw(group: NodeGroup, zone: Zone) -> float:
 
 def compute_objective(candidate: Candidate, objective: Objective) -> float:
     """What a candidate is ranked by, smaller is better: s, $ or kWh of a step; memory: GiB left, negative."""
+    caution = compute_caution(Knowledge(option_measured=not has_unmeasured_option(candidate.strategy)))
     if objective == "time":
-        return candidate.step_s
+        return caution * candidate.step_s
     if objective == "memory":
         return -candidate.predictor.memory.margin
     usd, kwh = compute_step_cost(candidate.predictor)
     value = usd if objective == "cost" else kwh
+    value = None if value is None else caution * value
     return np.inf if value is None else value
 
 

@@ -57,6 +57,11 @@ OF_STEP = ("step", "inner_step_s", "slowest")
 OF_LINKS = ("local_update_s", "step_s", "step_time", "recorded", "opened")
 
 
+def has_unmeasured_option(s: Strategy) -> bool:
+    """The strategy has an option that no measured run has: offload, compression, averaging now and then."""
+    return s.offload != "none" or s.local_update is not None or s.communication.compression != "none"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Predictor:
     """One placed strategy and everything that is computed of it, each part once."""
@@ -233,15 +238,12 @@ class Predictor:
     def knowledge(self) -> Knowledge:
         """What is known of the case: of several GPU kinds the least."""
         profiles, s = self.profile.values(), self.strategy
-        has_unmeasured_option = (
-            s.offload != "none" or s.local_update is not None or s.communication.compression != "none"
-        )
         return Knowledge(
             software_stated=self.case.job.stack is not None,
             stack_measured=all(p.stack_measured for p in profiles),
             gpu_measured=all(p.gpu_measured for p in profiles),
             moe=self.case.model.moe is not None,
-            option_measured=not has_unmeasured_option,
+            option_measured=not has_unmeasured_option(s),
         )
 
     @cached_part
