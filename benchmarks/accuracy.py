@@ -1,14 +1,15 @@
 """How accurate predictions are; `python benchmarks/accuracy.py` prints the tables and updates RESULTS.md.
 
-Runs are those that come with the program (or of the folder given). With --quick the cross-validation, which takes
-minutes, is left out and its last section kept; with --fits only the verdicts on memory are counted.
+Runs are those that come with the program (or of the folder given). First contact comes first: each run entered as a
+user would. With --quick nothing is fitted: predictions of rows left out of a fit are those of benchmarks/left_out.csv,
+and only their ranges are computed anew. With --fits only the verdicts on memory are counted, with --contact only first
+contact and src/crosszone/measured/accuracy_summary.json are written.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -18,15 +19,21 @@ from typing import Any, get_args
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent / "studies"))  # uncertainty.py lies there
+sys.path.insert(0, str(Path(__file__).resolve().parent / "studies"))  # refit.py and uncertainty.py lie there
 
+from refit import fit_stacks
 from uncertainty import pair_strategies, score_chances
 
+import crosszone
 from crosszone import measured
 from crosszone.calibrate.accuracy import (
     MIN_LARGE_GROUP,
     Accuracy,
     RankedRun,
+    ScoredRow,
+    build_scored_row,
+    build_setup_key,
+    build_strategy_key,
     score_ranking,
     score_runs,
     summarize_errors,
@@ -39,26 +46,32 @@ from crosszone.calibrate.components import (
     score_components,
 )
 from crosszone.calibrate.components_read import STACK, read_components
-from crosszone.calibrate.fit import (
-    FOLDS,
-    CrossValidation,
-    build_training_rows,
-    cross_validate,
-    read_doubtful_reasons,
-    select_usable_runs,
+from crosszone.calibrate.first_contact import (
+    NOMINAL_PCT,
+    RANGE_PCT,
+    SAMPLE_STEP,
+    AccuracyReading,
+    AccuracySummary,
+    ErrorGroup,
+    ReadingKind,
+    build_reading,
+    predict_sample,
+    write_summary,
 )
+from crosszone.calibrate.fit import CrossValidation, read_doubtful_reasons, read_priors, select_usable_runs
 from crosszone.calibrate.fits import predict_memories, read_configurations, score_fits
-from crosszone.calibrate.predicted import predict_runs
+from crosszone.calibrate.predicted import predict_runs, predict_runs_s
 from crosszone.calibrate.runs import MeasuredRun, read_runs
 from crosszone.calibrate.stability import read_stability_table
 from crosszone.calibrate.testbed import build_transfer_report
-from crosszone.cost.coefficients import read_pair_spread
+from crosszone.cost.coefficients import COMMON, read_pair_spread
 from crosszone.cost.memory import read_memory_profiles
 from crosszone.cost.operator_profile import list_sampled_gpus, load_operator_profile
 from crosszone.cost.own_profiles import load_cluster_profile
 from crosszone.cost.profile import Profiles
 from crosszone.predict.fits import Verdict
 from crosszone.predict.prediction import Memory
+from left_out import KINDS, NEW, USER, LeftOut, MeasuredFiles, fit_left_out, read_left_out
 from results import write_section
 
 COLUMNS = {
@@ -94,7 +107,32 @@ LEFT_OUT = {
     "gpu": "whole GPU families",
     "row": "single rows",
 }
-
+CONTACT = {
+    "rows": "rows",
+    "mean %": "mean_pct",
+    "median %": "median_pct",
+    "within 10 %": "within_10_pct",
+    "bias %": "bias_pct",
+    "in band %": "inside_pct",
+    "width %": "width_pct",
+}
+READINGS: dict[ReadingKind, str] = {
+    "first_contact": "first contact",
+    "first_contact_left_out": "first contact, source left out of the fit",
+    "new_sources": "new sources, software stated, all left out of the fit",
+    "left_out": "software stated, source left out of the fit",
+    "fitted": "software stated, rows of the fit",
+}
+KNOWLEDGE = {
+    "dense": "dense models",
+    "moe": "mixtures of experts",
+    "software_stated": "software stated",
+    "software_assumed": "software not stated",
+    "complete": "everything stated",
+    "incomplete": "something assumed",
+}
+SWEEP_FILE, SWEEP_GPUS = "ultrascale_sweep.csv", 256  # larger groups ran ten times slow on that cluster
+AT_BOUND = 0.01  # Distance of a logarithm from its bound below which a value counts as at the bound
 
 CHANCE_KINDS = ("source", "row")
 """What is left out where chances are scored: nothing of the source seen, and all but the row."""
@@ -128,7 +166,7 @@ def score_fitted_rows(data: Path, profiles: Profiles) -> list[str]:
     """Errors on the rows that were fitted to, and on other files."""
     main = data / "measured_runs.csv"
     accuracy = score_runs(main, profiles, read_doubtful_reasons(main, None))
-    names = ("measured_runs_vtrain_single.csv", "measured_runs_h200.csv")
+    names = ("measured_runs_2.csv", "measured_runs_vtrain_single.csv", "measured_runs_h200.csv")
     accuracy_by_file = {name: score_runs(data / name, profiles) for name in names}
     lines = [
         ("**all**", accuracy.summary),
@@ -189,14 +227,183 @@ def format_memory(accuracy: Accuracy, h200: Accuracy) -> list[str]:
     return format_table("memory, source", MEMORY, ((name, values) for name, values in lines if values["memory_rows"]))
 
 
-def validate_left_out(data: Path, profiles: Profiles) -> list[CrossValidation]:
-    """Rows predicted by fits that have not seen them."""
-    main = data / "measured_runs.csv"
-    rows = build_training_rows(select_usable_runs(read_runs(main)[0], read_doubtful_reasons(main, None)))
-    return [validation for kind in FOLDS if (validation := cross_validate(rows, profiles, kind)) is not None]
+def build_readings(files: MeasuredFiles, left_out: LeftOut, profiles: Profiles) -> list[AccuracyReading]:
+    """The same rows predicted in every manner, the one that counts most first."""
+    rows: dict[ReadingKind, tuple[Sequence[ScoredRow], Sequence[MeasuredRun]]] = {
+        "first_contact": (score_usable_runs(files.by_user, profiles), files.by_user)
+    }
+    keys: dict[ReadingKind, tuple[str, str]] = {
+        "first_contact_left_out": ("source", USER),
+        "new_sources": (NEW, "stated"),
+        "left_out": ("source", "stated"),
+    }
+    for kind, key in keys.items():
+        if key in left_out.validations:
+            validation = left_out.validations[key]
+            rows[kind] = validation.rows, validation.runs
+    rows["fitted"] = score_usable_runs(files.stated, profiles), files.stated
+    return [build_reading(kind, *of_kind, profiles) for kind, of_kind in rows.items()]
 
 
-def format_validations(validations: Sequence[CrossValidation], seconds: float) -> list[str]:
+def score_usable_runs(runs: Sequence[MeasuredRun], profiles: Profiles) -> list[ScoredRow]:
+    """Runs with their predictions and ranges, as `crosszone accuracy` scores them."""
+    p = predict_runs(runs, profiles)
+    ranges = zip(runs, p.step_s, p.low_s, p.high_s, strict=True)
+    return [build_scored_row(run, float(step_s), float(low_s), float(high_s)) for run, step_s, low_s, high_s in ranges]
+
+
+def format_readings(readings: Sequence[AccuracyReading]) -> list[str]:
+    """Errors of every manner side by side, and how reliable the range is in each."""
+    lines: list[tuple[str, Mapping[str, Any]]] = []
+    for reading in readings:
+        lines.append((f"**{READINGS[reading.kind]}**", reading.total.model_dump()))
+        if reading.kind != "new_sources":
+            lines += [
+                (f"{READINGS[reading.kind]}: {KNOWLEDGE[group.name]}", group.model_dump())
+                for group in reading.by_knowledge
+                if group.name in ("dense", "moe")
+            ]
+    text = format_table("how runs are entered", CONTACT, lines)
+    columns = {f"{nominal:.0f} % range holds %": str(nominal) for nominal in NOMINAL_PCT}
+    coverage = (
+        (READINGS[reading.kind], {str(part.nominal_pct): part.inside_pct for part in reading.coverage})
+        for reading in readings
+    )
+    return text + format_table("range, scaled from 80 %", columns, coverage)
+
+
+def format_reading(reading: AccuracyReading) -> list[str]:
+    """Errors of one manner: by what was known, by GPU, by source."""
+    text = _format_groups("known", reading.by_knowledge, reading.total)
+    text += _format_groups("GPU family", reading.by_gpu)
+    return text + _format_groups("source", reading.by_source)
+
+
+def _format_groups(heading: str, groups: Sequence[ErrorGroup], total: ErrorGroup | None = None) -> list[str]:
+    lines = [("**all**", total.model_dump())] if total else []
+    lines += [(KNOWLEDGE.get(group.name, group.name), group.model_dump()) for group in groups]
+    return format_table(heading, CONTACT, lines)
+
+
+def build_summary(readings: Sequence[AccuracyReading], files: MeasuredFiles, profiles: Profiles) -> AccuracySummary:
+    """What the page and the API show of them."""
+    return AccuracySummary(
+        release=crosszone.__version__,
+        range_pct=RANGE_PCT,
+        readings=tuple(readings),
+        sample=predict_sample(files.by_user[::SAMPLE_STEP], profiles),
+    )
+
+
+def score_first_contact(files: MeasuredFiles, left_out: LeftOut, profiles: Profiles) -> None:
+    """Write the sections on first contact, and the figures that the page shows."""
+    readings = build_readings(files, left_out, profiles)
+    write_summary(build_summary(readings, files, profiles))
+    by_kind = {reading.kind: reading for reading in readings}
+    command = "`python benchmarks/accuracy.py`"
+    head = [
+        f"{command}: runs of measured_runs.csv and measured_runs_2.csv entered as a user would: model, job, cluster "
+        "and degrees, nothing of the source. Doubtful rows, duplicates and mixed GPU kinds are left out. `in band`: "
+        "share of runs inside the range that is to hold 80 %; `width`: median of (high - low) / predicted.",
+        "",
+    ]
+    text = [*head, *format_readings(readings), *format_reading(by_kind["first_contact"])]
+    write_section("First contact", "\n".join(text))
+    titles: dict[ReadingKind, str] = {
+        "first_contact_left_out": "First contact, source left out",
+        "new_sources": "New sources left out",
+    }
+    for kind, title in titles.items():
+        if kind in by_kind:
+            write_section(title, "\n".join([f"{command}: {READINGS[kind]}.", "", *format_reading(by_kind[kind])]))
+
+
+def score_sweep(data: Path, profiles: Profiles) -> list[str]:
+    """One stack over many strategies: with the shipped coefficients, and fitted on half of the groups."""
+    runs = [
+        run for run in select_usable_runs(read_runs(data / SWEEP_FILE)[0], {}) if run.case.cluster.gpus <= SWEEP_GPUS
+    ]
+    group_of = [(run.case.model.name, run.case.cluster.gpus) for run in runs]
+    # by name: neighbouring groups (one model on 8 and on 16 GPUs) fall into different halves
+    groups = {group: number % 2 for number, group in enumerate(sorted(set(group_of)))}
+    half = np.array([groups[group] for group in group_of])
+    predicted_s = {"shipped coefficients": predict_runs_s(runs, profiles)}
+    across = np.empty(len(runs))
+    for side in (0, 1):
+        fitted_to = [runs[i] for i in np.flatnonzero(half == side)]
+        scored = [runs[i] for i in np.flatnonzero(half != side)]
+        stacks = {run.stack for run in runs if run.stack}
+        across[half != side] = predict_runs_s(
+            scored, profiles.with_values(fit_stacks(fitted_to, profiles, stacks).values)
+        )
+    predicted_s["stack fitted on the other half of the groups"] = across
+    lines = []
+    for name, seconds in predicted_s.items():
+        error = 100.0 * (seconds / np.array([run.step_time_s for run in runs]) - 1.0)
+        ranking = score_ranking(
+            RankedRun(build_setup_key(run), build_strategy_key(run), float(run.step_time_s or 0.0), float(seconds[i]))
+            for i, run in enumerate(runs)
+        )
+        scores = {
+            "rows": len(runs),
+            "groups": ranking.groups,
+            "mean": float(np.abs(error).mean()),
+            "median": float(np.median(np.abs(error))),
+            "bias": float(error.mean()),
+            "regret": _format_three_digits(ranking.mean_regret),
+            "right": ranking.pairs_right_pct,
+        }
+        lines.append((name, scores))
+    columns = {
+        "rows": "rows",
+        "groups": "groups",
+        "mean %": "mean",
+        "median %": "median",
+        "bias %": "bias",
+        "mean regret": "regret",
+        "pairs in order %": "right",
+    }
+    head = [
+        f"`python benchmarks/accuracy.py`: {SWEEP_FILE} up to {SWEEP_GPUS} GPUs without doubtful rows. A group: equal "
+        "model and GPUs.",
+        "",
+    ]
+    return [*head, *format_table("sweep", columns, lines)]
+
+
+def format_coefficients(profiles: Profiles) -> list[str]:
+    """How many coefficients there are, by home, and each with its prior."""
+    priors = read_priors()
+    counts: dict[str, Counter[str]] = {}
+    lines = []
+    for at, (home, field) in enumerate(profiles.names):
+        kind = "common" if home == COMMON else home.split()[0]
+        count = counts.setdefault(kind, Counter())
+        fitted = not profiles.fixed[at]
+        prior = priors.get(field)
+        value = float(profiles.values[at])
+        bounds = (prior.lower, prior.upper) if prior else ()
+        is_at_bound = fitted and any(abs(np.log(max(value, 1e-12) / bound)) < AT_BOUND for bound in bounds)
+        count.update(all=1, fitted=int(fitted), at_bound=int(is_at_bound))
+        if fitted:
+            cells = {
+                "home": home,
+                "value": f"{value:.4g}",
+                "error": f"{100.0 * float(profiles.errors[at]):.0f}",
+                "prior": f"{prior.value:.4g}" if prior else "-",
+                "bounds": f"{prior.lower:g} - {prior.upper:g}" if prior else "-",
+                "at_bound": "yes" if is_at_bound else "",
+            }
+            lines.append((field, cells))
+    homes = Counter("common" if home == COMMON else home.split()[0] for home in {home for home, _ in profiles.names})
+    columns = {"homes": "homes", "values": "all", "fitted": "fitted", "at a bound": "at_bound"}
+    text = ["`python benchmarks/accuracy.py`: " + count_coefficients(profiles), ""]
+    text += format_table("home", columns, ((kind, {**c, "homes": homes[kind]}) for kind, c in counts.items()))
+    columns = {"home": "home", "prior": "prior", "value": "value", "error %": "error", "bounds": "bounds"}
+    return text + format_table("coefficient", {**columns, "at a bound": "at_bound"}, lines)
+
+
+def format_validations(validations: Sequence[CrossValidation]) -> list[str]:
     """Errors and coverage of rows that the fit has not seen."""
     columns = {"fits": "folds", **COLUMNS}
     text = format_table(
@@ -216,7 +423,7 @@ def format_validations(validations: Sequence[CrossValidation], seconds: float) -
     names = list(by_source["source"])
     lines = [(name, {str(kind): by_source[kind][name] for kind in by_source}) for name in names]
     text += format_table("mean % by source, left out:", {LEFT_OUT[kind]: kind for kind in by_source}, lines)
-    return [*text, f"Every fit starts from the priors; all of them took {seconds:.0f} s."]
+    return [*text, "Every fit starts from the priors (`python benchmarks/left_out.py`)."]
 
 
 def score_stated_chances(validations: Sequence[CrossValidation]) -> list[str]:
@@ -425,10 +632,19 @@ def main() -> None:
     """Score everything and put the tables into RESULTS.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path, nargs="?", default=measured.FOLDER)
-    parser.add_argument("--quick", action="store_true", help="leave out the cross-validation")
+    parser.add_argument("--quick", action="store_true", help="fit nothing: take the predictions in left_out.csv")
     parser.add_argument("--fits", action="store_true", help="only the verdicts on memory")
+    parser.add_argument("--contact", action="store_true", help="only first contact and accuracy_summary.json")
     arguments = parser.parse_args()
     profiles = Profiles.load_shipped()
+    files = MeasuredFiles(arguments.data)
+    if not (arguments.quick or arguments.fits or arguments.contact):
+        fit_left_out(KINDS, files, profiles)
+    if not arguments.fits:
+        left_out = read_left_out(files)
+        score_first_contact(files, left_out, profiles)
+    if arguments.contact:
+        return
     verdicts = ["`python benchmarks/accuracy.py --fits`", "", *score_verdicts(arguments.data, profiles)]
     write_section("Does it fit?", "\n".join(verdicts))
     if arguments.fits:
@@ -444,15 +660,13 @@ def main() -> None:
     if fits := format_operators():
         head = ["`python benchmarks/accuracy.py`: mean error of fitted operator times, by family.", ""]
         write_section("Operators", "\n".join([*head, *fits]))
-    if not arguments.quick:
-        start = time.perf_counter()
-        validations = validate_left_out(arguments.data, profiles)
-        heading = ["`python benchmarks/accuracy.py`", ""]
-        text = [*heading, *format_validations(validations, time.perf_counter() - start)]
-        write_section("Accuracy on runs left out of the fit", "\n".join(text))
-        write_section(
-            "Chance that the faster plan is faster", "\n".join([*heading, *score_stated_chances(validations)])
-        )
+    heading = ["`python benchmarks/accuracy.py`", ""]
+    write_section("Accuracy on runs left out of the fit", "\n".join([*heading, *format_validations(left_out.stated)]))
+    write_section(
+        "Chance that the faster plan is faster", "\n".join([*heading, *score_stated_chances(left_out.stated)])
+    )
+    write_section("Accuracy on a sweep", "\n".join(score_sweep(arguments.data, profiles)))
+    write_section("Coefficients", "\n".join(format_coefficients(profiles)))
 
 
 if __name__ == "__main__":

@@ -94,28 +94,59 @@ def _run_what_if(scenario: str, language: str) -> str:
     return "\n".join(lines[: end + 1]) + "\n...\n"
 
 
-ROWS = {
-    ("Accuracy", "rows of"): {
-        "**all**": ("published runs", "公开的运行"),
-        "complete rows": ("runs that state everything", "信息完整的运行"),
-        "dense rows": ("dense models", "稠密模型"),
-        "moe rows": ("mixtures of experts", "混合专家模型"),
-        "measured_runs_vtrain_single.csv": ("more runs on one node (vTrain)", "更多单节点运行（vTrain）"),
-        "measured_runs_h200.csv": ("one H200, Hugging Face models", "单块 H200，Hugging Face 模型"),
-    },
-    ("H200 profile", "whole steps"): {
-        "**not fitted to**: Hugging Face, all": (
-            "one H200, models and shapes the fit did not see",
-            "单块 H200，拟合未见过的模型与形状",
-        ),
-    },
-    ("Accuracy on runs left out of the fit", "left out of the fit"): {
-        "whole sources": ("a source the fit did not see", "拟合未见过的来源"),
-        "whole models": ("a model the fit did not see", "拟合未见过的模型"),
-        "whole GPU families": ("a GPU family the fit did not see", "拟合未见过的 GPU 系列"),
-    },
-    ("Accuracy", "memory"): {"**all**": ("peak memory", "显存峰值")},
-}
+ROWS = (
+    (
+        ("First contact", "how runs are entered"),
+        {
+            "**first contact**": ("published runs, entered as a user would", "公开的运行，按用户的写法输入"),
+            "**first contact, source left out of the fit**": (
+                "the same, from a source the fit did not see",
+                "同上，拟合未见过其来源",
+            ),
+            "first contact, source left out of the fit: dense models": ("its dense models", "其中的稠密模型"),
+            "first contact, source left out of the fit: mixtures of experts": (
+                "its mixtures of experts",
+                "其中的混合专家模型",
+            ),
+            "**software stated, source left out of the fit**": (
+                "software stated, from a source the fit did not see",
+                "给出软件，拟合未见过其来源",
+            ),
+            "**new sources, software stated, all left out of the fit**": (
+                "newer sources, software stated, none of them seen",
+                "较新来源，给出软件，均未见过",
+            ),
+        },
+    ),
+    (
+        ("Accuracy on runs left out of the fit", "left out of the fit"),
+        {
+            "whole models": ("a model the fit did not see", "拟合未见过的模型"),
+            "whole GPU families": ("a GPU family the fit did not see", "拟合未见过的 GPU 系列"),
+        },
+    ),
+    (
+        ("H200 profile", "whole steps"),
+        {
+            "**not fitted to**: Hugging Face, all": (
+                "one H200, models and shapes the fit did not see",
+                "单块 H200，拟合未见过的模型与形状",
+            ),
+        },
+    ),
+    (
+        ("First contact", "how runs are entered"),
+        {"**software stated, rows of the fit**": ("software stated, runs of the fit", "给出软件，拟合所用的运行")},
+    ),
+    (
+        ("Accuracy", "rows of"),
+        {
+            "measured_runs_vtrain_single.csv": ("more runs on one node (vTrain)", "更多单节点运行（vTrain）"),
+            "measured_runs_h200.csv": ("one H200, Hugging Face models", "单块 H200，Hugging Face 模型"),
+        },
+    ),
+    (("Accuracy", "memory"), {"**all**": ("peak memory", "显存峰值")}),
+)
 """Rows of RESULTS.md that READMEs show: section and start of the table's heading; name there, name in each language."""
 COLUMNS = {
     "rows": ("rows", "行数"),
@@ -197,7 +228,7 @@ def fill_results(text: str, results: str, language: str) -> str:
     """The README's text with its table as the last benchmarks found it."""
     number = list(README.values()).index(language)
     lines = [f"| {' | '.join([FIRST[number], *(name[number] for name in COLUMNS.values())])} |", "|---" * 6 + "|"]
-    for (section, heading), wanted in ROWS.items():
+    for (section, heading), wanted in ROWS:
         found = _read_table(results, section, heading)
         for row, names in wanted.items():
             if row in found:

@@ -9,6 +9,7 @@ import httpx2
 import pytest
 import yaml
 
+from crosszone import measured
 from crosszone.cost import own_profiles
 from crosszone.cost.own_profiles import OwnProfile
 from crosszone.cost.profile import Profiles
@@ -370,6 +371,20 @@ def test_the_template_is_a_workbook(client):
     book = client.get("/api/v1/calibrate/sheet")
     assert book.content[:2] == b"PK"
     assert book.headers["content-type"].startswith("application/vnd.openxmlformats")
+
+
+def test_the_accuracy_of_the_release_is_what_comes_with_the_program(client):
+    answer = client.get("/api/v1/calibrate/accuracy/summary").json()
+    assert answer == json.loads((measured.FOLDER / "accuracy_summary.json").read_text("utf-8"))
+    assert answer["readings"][0]["kind"] == "first_contact"
+    described = client.get("/api/v1/openapi.json").json()
+    (schema,) = [
+        content["schema"]
+        for content in described["paths"]["/api/v1/calibrate/accuracy/summary"]["get"]["responses"]["200"][
+            "content"
+        ].values()
+    ]
+    assert schema["$ref"].endswith("/AccuracySummary")
 
 
 def test_without_measured_data_the_report_says_where_to_put_it(client, monkeypatch, tmp_path):

@@ -150,7 +150,9 @@ def test_opening_the_page_asks_for_less_than_forty_files(open_page):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("place", ["communication", "timeline", "deploy", "train", "compare", "calibrate", "catalogue"])
+@pytest.mark.parametrize(
+    "place", ["accuracy", "communication", "timeline", "deploy", "train", "compare", "calibrate", "catalogue"]
+)
 def test_each_place_opens_from_its_bundle(open_page, place):
     page = open_page("/")
     page.locator(f'nav a[href*="place={place}"]').first.click()

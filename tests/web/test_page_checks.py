@@ -10,7 +10,7 @@ from conftest import ROOT
 pytestmark = pytest.mark.browser
 AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
 TSC = ROOT / "node_modules" / ".bin" / "tsc"
-PLACES = ["plan", "communication", "timeline", "deploy", "train", "compare", "catalogue", "calibrate",
+PLACES = ["plan", "accuracy", "communication", "timeline", "deploy", "train", "compare", "catalogue", "calibrate",
           "calibrate&tab=accuracy", "calibrate&tab=learn"]  # fmt: skip
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
 

@@ -349,7 +349,7 @@ def compute_band_factors(known: Knowledge, *, inputs: tuple[Any, Any] = (0.0, 0.
 
 
 def compute_caution(known: Knowledge) -> float:
-    """Factor on the time of a plan whose options no run was seen with, where plans are compared: at least 1. [Q12]
+    """Factor on the time of a plan whose options no run was seen with, where plans are compared: at least 1. [Q14]
 
     A plan is ranked by its expected time and a share of its range. What all plans of a scenario lack cancels out, so
     that only the options count that one has and another has not.

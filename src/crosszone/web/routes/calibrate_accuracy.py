@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from crosszone.calibrate.accuracy_report import FILES, FOLDER_VARIABLE, find_measurements
+from crosszone.calibrate.first_contact import AccuracySummary, read_summary
 from crosszone.inputs.value import Value
 from crosszone.store import ResultRow
 from crosszone.store.saved import Results
@@ -89,6 +90,12 @@ class AccuracyReport(Value):
 async def report_accuracy(request: Request, state: State, language: Language) -> Response:
     """Predict the measured runs that lie on the server: error tables and what figures are drawn of."""
     return await _answer_report(request, state, report_accuracy_job, language)
+
+
+@router.get("/summary", response_model=AccuracySummary)
+def show_summary() -> Json:
+    """Tell how accurate this release is: at first contact, with sources left out of the fit, and on the fit's rows."""
+    return Json(read_summary())
 
 
 @router.get("/parts", response_model=AccuracyReport, responses=JOB_RESPONSES)

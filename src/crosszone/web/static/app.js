@@ -10,6 +10,7 @@ import { TokenGate } from "./components/token-gate.js";
 /** Places, the first one is home, each fetched when one first goes there; `true`: the scenario stands beside it. */
 const PLACES = {
   plan: [() => import("./plan/place.js").then((file) => file.PlanPlace), true],
+  accuracy: [() => import("./accuracy/place.js").then((file) => file.AccuracyPlace), true],
   communication: [() => import("./communication/place.js").then((file) => file.CommunicationPlace), true],
   timeline: [() => import("./timeline/place.js").then((file) => file.TimelinePlace), true],
   deploy: [() => import("./deploy/place.js").then((file) => file.DeployPlace), true],
