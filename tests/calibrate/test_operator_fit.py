@@ -34,7 +34,7 @@ from crosszone.cost.profile import Profiles
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.document import parse_document
 from crosszone.measured import FOLDER
-from operator_tables import attentions, memory_bound, products, row, written
+from operator_tables import MEMORY, PEAK, attentions, memory_bound, products, row, written
 
 H200 = "h200-141gb-sxm"
 
@@ -104,6 +104,23 @@ def test_the_coefficients_of_the_cost_formulas_are_found_again(tmp_path):
     assert found["flash_backward"].value == pytest.approx(2.5, rel=0.001)
     assert {one.origin for one in found.values()} == {"measured"}
     assert "head_traffic" not in found
+
+
+def test_grouped_matmuls_are_rated_at_their_tokens_for_each_expert(tmp_path):
+    """[K29] [O6] 0.9 of the dense rate with many tokens, half of that at the shipped ramp: 0.9 is found at any of them."""
+    gpu, rows = catalogue().gpu(H200), products()
+    ramp = float(Profiles.load_shipped().select(gpu, "generic").coefficients.grouped_ramp)
+    for tokens in (64, 128, 256, 1024):
+        for n, k in ((2048, 4096), (4096, 4096), (4096, 7168), (8192, 2048)):
+            m = 16 * tokens
+            rate = 0.8 * PEAK * 0.9 * tokens / (tokens + ramp)
+            seconds = 2.0 * m * n * k / rate + 1.5 * 2.0 * (m * k + 16 * k * n + m * n) / MEMORY
+            sizes = {"m": m, "n": n, "k": k, "groups": 16, "roof_us": f"{2e6 * m * n * k / PEAK:.5g}"}
+            rows += [
+                row("grouped_matmul", which, f"{1e6 * seconds:.8g}", **sizes) for which in ("fwd", "dgrad", "wgrad")
+            ]
+    found = find_coefficients(read_samples([written(tmp_path, rows)]), gpu).values
+    assert found["grouped"].value == pytest.approx(0.9, rel=0.01)
 
 
 def test_the_error_of_a_mean_is_its_standard_error():

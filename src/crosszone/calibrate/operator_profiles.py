@@ -38,7 +38,14 @@ from crosszone.calibrate.operator_fit import (
 )
 from crosszone.calibrate.operator_shapes import LAUNCH_BOUND_US, JoinedPasses, join_samples, make_checks
 from crosszone.cost.coefficients import Coefficient
-from crosszone.cost.layer import HEAD_BLOCK, RESIDUAL_PASSES, flash_attention_s, flash_share, matmul_s
+from crosszone.cost.layer import (
+    HEAD_BLOCK,
+    RESIDUAL_PASSES,
+    flash_attention_s,
+    flash_share,
+    grouped_share,
+    matmul_s,
+)
 from crosszone.cost.operator_forms import DTYPE_BYTES, Floats
 from crosszone.cost.operator_profile import OperatorProfile
 from crosszone.cost.own_profiles import OwnProfile, format_now
@@ -333,7 +340,7 @@ def _fit_fp8_matmuls(finder: CoefficientFinder) -> None:
 
 
 def _fit_grouped_gemms(finder: CoefficientFinder) -> None:
-    """Rate of grouped GEMMs over dense ones. [O6]"""
+    """Rate of grouped GEMMs over dense ones, with many tokens for each expert. [O6]"""
     joined_passes, peak = _join_matmul_passes(finder, "grouped_matmul")
     if joined_passes is None or peak is None:
         return
@@ -342,7 +349,9 @@ def _fit_grouped_gemms(finder: CoefficientFinder) -> None:
     use = (total > 3e-6 * LAUNCH_BOUND_US) & (total > 1.05 * tile_s)
     if use.sum() < 10:
         return
-    ideal = 6.0 * s["m"] * s["n"] * s["k"] / (finder.get_value("matmul") * peak)
+    tokens_per_expert = s["m"] / s["groups"]
+    reached = finder.get_value("matmul") * grouped_share(tokens_per_expert, 1.0, finder.get_value("grouped_ramp"))
+    ideal = 6.0 * s["m"] * s["n"] * s["k"] / (reached * peak)
     _fit_share(finder, "grouped", total[use], tile_s[use], ideal[use], joined_passes.group[use])
 
 
