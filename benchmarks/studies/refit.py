@@ -4,7 +4,9 @@
 
 Rows of --also count with less weight; rows of --alone move nothing but the coefficients of stacks that no other file
 has. Rows listed in doubtful_rows.csv (beside the first file, or --doubtful) are left out, duplicates counted once. The
-fit starts from the priors, never from the last fit. With --bands the widths of the bands are found instead.
+fit starts from the priors, never from the last fit. Rows of --sweep move the coefficients of their own stack alone,
+beside its other rows. With --bands the widths of the bands are found instead, from the predictions that
+benchmarks/left_out.py keeps.
 """
 
 from __future__ import annotations
@@ -19,14 +21,13 @@ from pathlib import Path
 import numpy as np
 from uncertainty import fit_pair_spread, fit_software_widths, fit_step_widths, pair_strategies
 
+from crosszone import measured
 from crosszone.calibrate.fit import (
-    FOLDS,
     Fit,
     TrainingRows,
     Vector,
     build_prior_arrays,
     build_training_rows,
-    cross_validate,
     draw_start_values,
     fit,
     read_doubtful_reasons,
@@ -133,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python benchmarks/studies/refit.py", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("runs", type=Path, nargs="+", help="measured runs (CSV)")
+    parser.add_argument("runs", type=Path, nargs="*", help="measured runs (CSV)")
     parser.add_argument("--also", type=Path, nargs="*", default=[], help="runs that count less")
     parser.add_argument(
         "--sweep", type=Path, nargs="*", default=[], help="many runs of one stack: move that stack alone"
@@ -141,18 +142,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--alone", type=Path, nargs="*", default=[], help="runs of stacks of their own")
     parser.add_argument("--doubtful", type=Path, help="rows to leave out; default: doubtful_rows.csv beside the runs")
     parser.add_argument("--write", action="store_true", help="put the values into the profile files")
-    parser.add_argument("--bands", action="store_true", help="instead: find the widths of the bands (minutes)")
+    parser.add_argument(
+        "--bands", action="store_true", help="instead: find the widths of the bands, from benchmarks/left_out.csv"
+    )
     options = parser.parse_args(arguments)
+    if options.bands:
+        _fit_bands(options.write)
+        return 0
+    if not options.runs:
+        parser.error("give a file of measured runs, or --bands")
     doubtful = read_doubtful_reasons(options.runs[0], options.doubtful)
 
     def read(paths: Sequence[Path]) -> list[MeasuredRun]:
         return select_usable_runs((run for path in paths for run in read_runs(path)[0]), doubtful)
 
-    if options.bands:
-        _fit_bands(options.runs, read(options.also), doubtful, options.write)
-    else:
-        more = {"also": read(options.also), "sweep": read(options.sweep), "alone": read(options.alone)}
-        _fit_values(read(options.runs), more, options.write)
+    more = {"also": read(options.also), "sweep": read(options.sweep), "alone": read(options.alone)}
+    _fit_values(read(options.runs), more, options.write)
     return 0
 
 
@@ -187,30 +192,26 @@ def _fit_values(runs: list[MeasuredRun], more: Mapping[str, list[MeasuredRun]], 
         write_profiles(profiles, values, errors, FOLDER)
 
 
-def _fit_bands(paths: Sequence[Path], also: list[MeasuredRun], doubtful: Mapping[str, str], keep: bool) -> None:
-    """Find, show and perhaps keep the widths of the bands."""
-    profiles = Profiles.load_shipped()
-    runs, user_runs = (
-        select_usable_runs((run for path in paths for run in read_runs(path, as_user=as_user)[0]), doubtful)
-        for as_user in (False, True)
-    )
-    rows = build_training_rows(runs, also)
-    validations = [cross_validate(rows, profiles, kind, targets=runs) for kind in FOLDS]
-    as_user = cross_validate(rows, profiles, "source", targets=user_runs)
-    step_widths = fit_step_widths([validation for validation in validations if validation])
-    if as_user is not None:
-        step_widths |= fit_software_widths(as_user, predict_runs_s(user_runs, profiles), step_widths)
+def _fit_bands(keep: bool) -> None:
+    """Find, show and perhaps keep the widths of the bands: from the predictions kept in benchmarks/left_out.csv."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from left_out import USER, MeasuredFiles, read_left_out  # it imports this file
+
+    files, profiles = MeasuredFiles(measured.FOLDER), Profiles.load_shipped()
+    left_out = read_left_out(files)
+    as_user = left_out.validations["source", USER]
+    step_widths = fit_step_widths(left_out.stated)
+    step_widths |= fit_software_widths(as_user, predict_runs_s(as_user.runs, profiles), step_widths)
     widths = {"step": step_widths}
     path = FOLDER / "bands.yaml"
     text = path.read_text("utf-8")
     for kind, parts in widths.items():
         text = replace_widths(text, kind, parts)
         sys.stdout.write(f"{kind}: {parts}\n")
-    pairs = [pair_strategies(left_out) for left_out in validations if left_out and left_out.kind == "source"]
-    if pairs and len(pairs[0].weight):
-        spread = fit_pair_spread(pairs[0])
-        text = replace_pair_spread(text, spread)
-        sys.stdout.write(f"pair: {spread} from {len(pairs[0].weight)} pairs of {pairs[0].setups} set-ups\n")
+    pairs = pair_strategies(left_out.validations["source", "stated"])
+    spread = fit_pair_spread(pairs)
+    text = replace_pair_spread(text, spread)
+    sys.stdout.write(f"pair: {spread} from {len(pairs.weight)} pairs of {pairs.setups} set-ups\n")
     if keep:
         path.write_text(text, encoding="utf-8")
 
