@@ -24,7 +24,7 @@ from crosszone.inputs.value import Value
 FILE = measured.FOLDER / "accuracy_summary.json"
 RANGE_PCT = 80.0  # What the range of a prediction is to hold
 NOMINAL_PCT = (50.0, RANGE_PCT, 90.0, 95.0)  # Shares that scaled ranges are to hold
-DIGITS = 4  # Significant digits of a figure that is written
+DIGITS = 6  # Significant digits of a figure that is written
 SAMPLE_STEP = 100  # Every hundredth run is kept with its prediction, to tell whether the figures are of these values
 
 ReadingKind = Literal["first_contact", "first_contact_left_out", "new_sources", "left_out", "fitted"]

@@ -13,17 +13,17 @@ const NARROW = "(max-width: 560px)";
 export function GroupsCard({ summary, kind, choose }) {
   const { t } = useText();
   const [first] = summary.readings;
-  const reading = summary.readings.find((one) => one.kind === kind) ?? first;
+  const chosen = summary.readings.find((reading) => reading.kind === kind) ?? first;
   return html`
     <${Card} id="accuracy-groups" title=${t("accuracy.groups.heading")} aside=${t("accuracy.groups.about")}>
       <div class="card-bar">
         <div class="segmented accuracy-readings" role="group" aria-label=${t("accuracy.column.reading")}>
-          ${summary.readings.map((one) => html`
-            <button type="button" key=${one.kind} aria-pressed=${String(one === reading)} onClick=${() => choose(one === first ? null : one.kind)}>${t(`accuracy.reading.${one.kind}`)}</button>`)}
+          ${summary.readings.map((reading) => html`
+            <button type="button" key=${reading.kind} aria-pressed=${String(reading === chosen)} onClick=${() => choose(reading === first ? null : reading.kind)}>${t(`accuracy.reading.${reading.kind}`)}</button>`)}
         </div>
       </div>
       <div class="accuracy-groups">
-        ${GROUPS.map((name) => html`<${GroupErrors} key=${`${reading.kind} ${name}`} name=${name} groups=${reading[name]} />`)}
+        ${GROUPS.map((name) => html`<${GroupErrors} key=${`${chosen.kind} ${name}`} name=${name} groups=${chosen[name]} />`)}
       </div>
     <//>`;
 }
