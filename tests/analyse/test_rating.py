@@ -52,7 +52,8 @@ def test_the_profiles_error_alone_is_a_known_factor():
     got = build_rating(p)
     expected = p.step_time.expected
     assert got.step_s.p50 == pytest.approx(expected, rel=1e-12)
-    assert got.step_s.p95 / expected == pytest.approx(p.factors[1] ** BEYOND, rel=2e-3)
+    # p95 comes from drawn values, which cut the tail: 1.3 % of the logarithm, whatever the width
+    assert math.log(got.step_s.p95 / expected) == pytest.approx(BEYOND * math.log(p.factors[1]), rel=2e-2)
     assert got.tokens_per_s.p50 / got.tokens_per_s.p95 == pytest.approx(got.step_s.p95 / got.step_s.p50)
     assert got.days.p95 / got.days.p50 == pytest.approx(got.step_s.p95 / got.step_s.p50)
     assert (got.largest, got.links) == ("profile", ())

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from refit import fit_profiles, fit_stacks
-from uncertainty import fit_memory_width, fit_step_widths
+from uncertainty import fit_software_widths, fit_step_widths
 
 from crosszone.calibrate import fit
-from crosszone.calibrate.accuracy import ScoredRow
 from crosszone.calibrate.fit import (
     CrossValidation,
     TrainingRows,
@@ -140,18 +139,15 @@ def test_an_unknown_stack_adds_what_is_missing_in_squares(runs):
     assert found["stack"] == {"low": 0.4, "high": 0.4}
 
 
-def test_memory_that_was_predicted_too_low_widens_the_upper_side():
-    """Nine rows met and one a tenth higher than said; then two of ten."""
-
-    def rows(high: int) -> list[ScoredRow]:
-        sizes = [11.0] * high + [10.0] * (10 - high)
-        return [
-            ScoredRow(id=str(n), source="a", memory_gib_measured=m, memory_gib_predicted=10.0)
-            for n, m in enumerate(sizes)
-        ]
-
-    assert fit_memory_width(rows(1)) == {"low": 0.0, "high": 0.0}
-    assert fit_memory_width(rows(2)) == {"low": 0.0, "high": pytest.approx(np.log(1.1), abs=1e-4)}
+def test_software_that_nobody_named_adds_what_is_missing_in_squares(runs):
+    """[Q6] Base 0.3 and 0.5 needed, with the source seen or not: sqrt(0.25 - 0.09) = 0.4."""
+    dense = [run for run in runs if run.complete and not run.moe][:100]
+    as_user = left_out(dense, "source", np.tile([-0.5, 0.5], 50))
+    zero = {"low": 0.0, "high": 0.0}
+    widths = {"base": {"low": 0.3, "high": 0.3}, "moe": zero, "gpu": zero}
+    found = fit_software_widths(as_user, as_user.predicted_s, widths)
+    assert found["software"] == {"low": 0.4, "high": 0.4}
+    assert found["software_moe"] == zero
 
 
 def test_models_are_kept_whole(runs):

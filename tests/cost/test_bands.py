@@ -34,13 +34,12 @@ def test_inputs_that_nobody_gave_add_as_the_other_widths_do(monkeypatch):
     assert factors == pytest.approx((math.exp(-0.05), math.exp(0.06)))
 
 
-@pytest.mark.parametrize("memory", [False, True])
-def test_a_band_holds_the_prediction_and_nothing_unknown_makes_it_narrower(memory):
+def test_a_band_holds_the_prediction_and_nothing_unknown_makes_it_narrower():
     for count in range(len(WIDER)):
         for chosen in itertools.combinations(WIDER, count):
             given = {name: WIDER[name] for name in chosen}
-            low, high = compute_band_factors(Knowledge(**given), memory=memory)
+            low, high = compute_band_factors(Knowledge(**given))
             assert 0.25 < low < 1 < high < 4
             for more in set(WIDER) - set(chosen):
-                lower, higher = compute_band_factors(Knowledge(**given, **{more: WIDER[more]}), memory=memory)
+                lower, higher = compute_band_factors(Knowledge(**given, **{more: WIDER[more]}))
                 assert lower <= low and higher >= high

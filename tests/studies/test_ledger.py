@@ -38,7 +38,7 @@ def runs():
 
 
 def rows_of(ledger, runs, file="a.csv", doubtful=()):
-    return [ledger.FileRow(run, file, run.id in doubtful) for run in runs]
+    return [ledger.FileRow(run, run, file, run.id in doubtful) for run in runs]
 
 
 def outcome(ledger, run, factor):
@@ -161,7 +161,7 @@ def test_the_index_says_what_the_program_predicts(ledger, runs):
     """Utilisation and error of a row, from its measured seconds."""
     run = runs[0]
     profiles = Profiles.load_shipped()
-    (predicted,) = ledger.predict_index_rows([run], profiles)
+    (predicted,) = ledger.predict_index_rows([ledger.FileRow(run, run, "measured_runs.csv", False)], profiles)
     row = ledger.build_index_row(run, predicted, profiles)
     assert float(row["error_pct"]) == pytest.approx(100 * (predicted.expected_s / run.step_time_s - 1), abs=0.05)
     assert float(row["tokens_per_s_per_gpu"]) == pytest.approx(run.tokens_per_s_per_gpu, rel=1e-3)
@@ -188,8 +188,8 @@ def test_the_index_is_that_of_the_present_coefficients(ledger):
     indexed = {row["id"]: row for row in read_run_index().rows}
     rows = [row for row in ledger.read_file_rows(measured.FOLDER / "measured_runs_2.csv") if row.counts]
     assert {row.run.id for row in rows} <= set(indexed), "run: python benchmarks/ledger.py index"
-    sample = [row.run for row in rows[::10]]
-    for run, predicted in zip(sample, ledger.predict_index_rows(sample, profiles), strict=True):
-        assert ledger.build_index_row(run, predicted, profiles) == indexed[run.id], (
+    sample = rows[::10]
+    for row, predicted in zip(sample, ledger.predict_index_rows(sample, profiles), strict=True):
+        assert ledger.build_index_row(row.run, predicted, profiles) == indexed[row.run.id], (
             "run: python benchmarks/ledger.py index"
         )
