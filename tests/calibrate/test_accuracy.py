@@ -13,7 +13,7 @@ from crosszone.calibrate import accuracy
 from crosszone.calibrate.accuracy import Accuracy, ScoredRow, score_runs, summarize_errors
 from crosszone.calibrate.fit import build_training_rows, read_doubtful_reasons, select_usable_runs
 from crosszone.calibrate.predicted import predict_runs
-from crosszone.calibrate.runs import read_runs
+from crosszone.calibrate.runs import RECIPE_COLUMNS, RECIPES_FILE, read_recipes, read_runs
 from crosszone.cost.profile import Profiles
 
 CONTRACT = {
@@ -197,10 +197,15 @@ def test_no_prediction_depends_on_a_rows_id_or_on_what_was_measured(data, tmp_pa
     with other.open("w", encoding="utf-8", newline="") as file:
         out = csv.DictWriter(file, rows[0].keys())
         out.writeheader()
+        recipes = read_recipes(data / RECIPES_FILE)  # columns of a row too, in a file beside
+        lines = [",".join(("id", *RECIPE_COLUMNS))]
         for number, one in enumerate(reversed(rows)):
             changed = {"id": f"x-{number}"}
+            cells = recipes.get(one["id"], {})
+            lines.append(",".join((changed["id"], *(f'"{cells.get(column, "")}"' for column in RECIPE_COLUMNS))))
             changed |= {k: str(2 * float(one[k])) for k in ("step_time_s", "tokens_per_s_per_gpu") if one[k]}
             out.writerow(one | changed)
+    (tmp_path / RECIPES_FILE).write_text("\n".join(lines) + "\n", "utf-8")
     kept = {r.id: r.predicted_s for r in score_runs(data / "measured_runs.csv").rows}
     again = [r.predicted_s for r in score_runs(other).rows]
     for one, said in zip(reversed(rows), again, strict=True):

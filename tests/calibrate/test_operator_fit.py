@@ -255,7 +255,7 @@ def test_the_command_fits_writes_and_saves(say, tmp_path):
     shipped = Profiles.load().select(catalogue().gpu(H200), "generic").coefficients
     formula = 2e6 * 4096**3 / (shipped.matmul * 989e12) + 1e6 * shipped.tile * 2 * 3 * 4096**2 / 4.8e12
     assert [one["formula_us"] for one in told["times"]] == pytest.approx([formula] * 3, rel=1e-5)
-    assert told["stack"] == "generic" and told["times"][0]["formula_error_pct"] > 5
+    assert told["stack"] == "generic" and 0 < told["times"][0]["formula_error_pct"] < 5  # 0.8 is near what is shipped
 
 
 def test_the_formula_of_a_step_stands_beside_a_sampled_kernel(say):

@@ -550,7 +550,9 @@ class LayerCost:
         rate = ring_rate(t, 1.0, g.domain, self.link_rate, self.nic_rate)
         layout = Layout(t, 1.0, g.fast_gpus, g.domain, "tensor")
         size = self.work.dtype_bytes * self.tokens * self.model.hidden
-        is_measured, link = self.find_ring_link("all_reduce", t, 1.0, size, Tier(rate, layout.hop_s))
+        is_measured, link = self.find_ring_link(
+            "all_reduce", t, 1.0, size, Tier(rate, named("tensor_hop", layout.hop_s))
+        )
         further_nodes = np.ceil(t / np.minimum(g.domain, t)) - 1.0
         fixed_s = self.k.tp_message_s + self.k.tp_node_s * further_nodes
         start_s = np.where(is_measured, 0.0, fixed_s) if np.any(is_measured) else fixed_s
