@@ -198,7 +198,7 @@ def effect_of(
         return None
     predictor = Predictor(
         name="", placed=placed, framework=framework, profiles=setting.profiles, stack=setting.stack,
-        release=setting.release, notices=(),
+        notices=(),
     )  # fmt: skip
     return described(predictor, swaps)
 
