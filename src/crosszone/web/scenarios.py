@@ -236,6 +236,10 @@ def _merge_fields(fields: Mapping[str, Any], others: Mapping[str, Any]) -> dict[
     return {**fields, **others, **inner}
 
 
+# Options that the usual software of a GPU decides where they are left out: a plan's choice has to be said.
+OPTIONS_OF_RELEASE = ("overlap_gradients", "overlap_parameters", "sequence_parallel", "recompute")
+
+
 def _drop_defaults(strategy: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a strategy that are not at their default, which is no choice that a rule could refuse."""
     inner = {
@@ -243,7 +247,8 @@ def _drop_defaults(strategy: Mapping[str, Any], defaults: Mapping[str, Any]) -> 
         for key, value in strategy.items()
         if isinstance(value, Mapping) and isinstance(defaults.get(key), Mapping)
     }
-    return {key: value for key, value in {**strategy, **inner}.items() if key not in defaults or value != defaults[key]}
+    merged = {**strategy, **inner}
+    return {k: v for k, v in merged.items() if k not in defaults or v != defaults[k] or k in OPTIONS_OF_RELEASE}
 
 
 def _remove_field(value: Any, steps: list[str]) -> Any:
