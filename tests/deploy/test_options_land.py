@@ -55,7 +55,10 @@ def variations():
         for what in ("gradients", "parameters", "tensor"):
             if what in framework.overlap:
                 more = {"tp": 2, "dp": 4, "sequence_parallel": True} if what == "tensor" else {}
-                talk = {f"overlap_{what}": what == "tensor" or (name == "megatron" and what == "parameters")}
+                # off is usual for these two on the A100 of the scenario, so that on is the change
+                is_usually_off = name in ("megatron", "deepspeed") and what == "gradients"
+                is_on = what == "tensor" or (name == "megatron" and what == "parameters") or is_usually_off
+                talk = {f"overlap_{what}": is_on}
                 yield name, {**more, "zero": 3 if name in ("fsdp", "deepspeed") and what == "parameters" else BASE[name].get("zero", 0),
                              "communication": talk}, {}  # fmt: skip
         if framework.uneven_micro_batches and name == "ddp":

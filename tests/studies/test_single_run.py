@@ -26,7 +26,11 @@ def test_one_row_of_bloom_betters_the_prediction_of_the_others(data):
     fitted = fit_profiles(build_training_rows([run for run in runs if run.source != SOURCE]), shipped, rounds=12)
     profiles = shipped.with_values(fitted.values)
     errors = np.where(shipped.fixed, shipped.errors, fitted.error)
-    own = [run.with_stack(profiles.select_stack(run.framework)) for run in runs if run.source == SOURCE]
+    own = [
+        run.with_stack(profiles.select_stack(run.framework, None, run.case.release))
+        for run in runs
+        if run.source == SOURCE
+    ]
     found = calibrate_on_each(own[:: len(own) // TAKEN], profiles, errors)
     assert all(one.own_after_pct <= 3.0 for one in found)
     before, after = mean(one.before_pct for one in found), mean(one.after_pct for one in found)
