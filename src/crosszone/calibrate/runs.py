@@ -385,7 +385,6 @@ class RunReader:
             interleave=read_integer(row, "interleave"),
             sequence_parallel=read_integer(row, "sequence_parallel", least=0),
             recompute=row.get("recompute", ""),
-            sharding=row.get("zero_stage_or_fsdp", ""),
             modules=row.get("recompute_modules", ""),
             tensor_overlap=row.get("tensor_overlap", ""),
             notes=row.get("notes", ""),

@@ -12,14 +12,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 from crosszone.inputs.catalogue import Catalogue, ModelEntry
 from crosszone.inputs.catalogue.entries import normalize_name
 from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import parameters
 from crosszone.inputs.shipped import read_shipped
-from crosszone.inputs.software import Software
+from crosszone.inputs.software import RecomputeModule, Software
 from crosszone.inputs.strategy import Communication, Strategy
 
 Row: TypeAlias = Mapping[str, str]
@@ -110,14 +110,15 @@ def read_user_text(row: Row) -> RowText:
         **{column: row.get(column, "")[:LONGEST_TEXT] for column in USER_COLUMNS},
     }
     framework = select_own_framework(written["framework"], has_model_parallelism(row))
+    stated = _read_text_columns(tuple(written[column] for column in TEXT_COLUMNS))
     # what was measured is read as its source defines it; nothing of it reaches the prediction
     return replace(
-        _read_text_columns(tuple(written[column] for column in TEXT_COLUMNS)),
+        stated,
         stack=None,
         defaults=Defaults(
             framework=framework, recompute="none", zero=0, precision="bf16", overlap=(True, True, False), why="default"
         ),
-        facts={},
+        facts={fact: value for fact, value in stated.facts.items() if fact == "shard_group"},
         architecture=(),
         corrected=(),
         release=None,
@@ -236,7 +237,6 @@ class StrategyCells:
     interleave: int | None
     sequence_parallel: int | None
     recompute: str
-    sharding: str
     modules: str
     """Modules recomputed, as the recipe columns name them."""
     tensor_overlap: str
@@ -332,15 +332,14 @@ def complete_degrees(
 
 def build_user_strategy(row: StrategyCells, text: RowText, axes: Mapping[str, int], batch: int) -> Strategy:
     """What a user would write: what is stated; the rest follows from framework and release."""
-    group = re.search(r"groups of (\d+)|fsdp over (\d+) GPUs", row.sharding)
-    shard_ranks = int(next(number for number in group.groups() if number)[:9]) if group else None
+    shard_ranks = text.facts.get("shard_group")
     stated: dict[str, Any] = {**axes, "ep": row.ep, "micro_batch": row.micro_batch}
     stated |= {"interleave": row.interleave if axes["pp"] > 1 else None, "zero": text.zero}
     if row.sequence_parallel is not None:
         stated["sequence_parallel"] = bool(row.sequence_parallel) and axes["tp"] > 1
     if row.recompute.lower() in ("none", "selective", "full"):
         stated["recompute"] = row.recompute.lower()
-    if shard_ranks is not None and shard_ranks < axes["dp"]:
+    if isinstance(shard_ranks, int) and shard_ranks < axes["dp"]:
         stated["shard_ranks"] = shard_ranks
     if (row.micro_batch or 1) * axes["dp"] > batch:
         raise RowError(
@@ -349,16 +348,16 @@ def build_user_strategy(row: StrategyCells, text: RowText, axes: Mapping[str, in
     return _build_cached_strategy(**{name: value for name, value in stated.items() if value is not None})
 
 
-# Cells of cuda_graph and what they are as a switch.
-GRAPHS = {"none": "eager", "partial": "partial-graph", "full": "full-graph"}
+# Launches by the first word of a cell of cuda_graph.
+LAUNCHES = {"none": "eager", "partial": "partial-graph", "full": "full-graph"}
 
 
 def build_software(row: Row, facts: Mapping[str, Fact]) -> Software | None:
     """Switches that the optional recipe columns and the notes state."""
     stated: dict[str, Any] = {}
     graph = row.get("cuda_graph", "").split(" ")[0].lower()
-    if graph in GRAPHS:
-        stated["launch"] = GRAPHS[graph]
+    if graph in LAUNCHES:
+        stated["launch"] = LAUNCHES[graph]
     if row.get("moe_dispatcher", "").lower() in ("alltoall", "deepep", "hybridep"):
         stated["dispatcher"] = row["moe_dispatcher"].lower()
     elif facts.get("dispatcher"):
@@ -375,7 +374,7 @@ def build_software(row: Row, facts: Mapping[str, Fact]) -> Software | None:
     return _build_cached_software(**stated) if stated else None
 
 
-MODULES = ("core_attn", "mla_up_proj", "mlp", "moe", "moe_act", "layernorm", "shared_experts")
+MODULES = get_args(RecomputeModule)
 
 
 @cache

@@ -121,6 +121,9 @@ def longer_s(first_s: Numbers, second_s: Numbers, sharpness: float = 6.0) -> Num
 FORWARD_SCORE_BYTES, BACKWARD_SCORE_BYTES = 12.0, 20.0
 # Reads and writes of the residual stream by a layer's norms, residual additions and dropouts when these are fused.
 RESIDUAL_PASSES = 10.0
+NORM_PASSES = 4.0  # Of these, those of the two norms, each of which reads and writes the stream
+# Share of an MLP's elementwise traffic that is its activation: the rest are the inputs and outputs of its matmuls.
+ACTIVATION_SHARE = 0.5
 # Times the keys and values go round in the backward pass: themselves, and their gradients.
 CONTEXT_BACKWARD = 2.0
 # Traffic of one value of a routed token: copied to its expert's place and back, in 16 bit, indices counted in.
@@ -465,10 +468,8 @@ class LayerCost:
             wait=0.0,
             again={
                 "recompute_mlp": up + down,
-                "recompute_act": traffic_s(
-                    self.elementwise * self.work.dtype_bytes * tokens * m.matrices * inner, self.memory_rate
-                )
-                / 2.0,
+                "recompute_act": ACTIVATION_SHARE
+                * traffic_s(self.elementwise * self.work.dtype_bytes * tokens * m.matrices * inner, self.memory_rate),
             },
         )
 
@@ -511,7 +512,8 @@ class LayerCost:
             again={
                 "recompute_moe": up + down + traffic_s(permuted, self.memory_rate) + exposed * self.all_to_all.seconds,
                 "recompute_mlp": shared,
-                "recompute_act": traffic_s(self.elementwise * self.work.dtype_bytes * width, self.memory_rate) / 2.0,
+                "recompute_act": ACTIVATION_SHARE
+                * traffic_s(self.elementwise * self.work.dtype_bytes * width, self.memory_rate),
             },
         )
 
@@ -651,8 +653,7 @@ class LayerCost:
         """Seconds of the modules that selective recomputation names. [O7]"""
         stack = self.stack
         again = {"recompute_core": forward.attention, "recompute_mla_up": self._mla_up_s, **parts.again}
-        # two norms of a layer read and write the residual stream twice each, of its RESIDUAL_PASSES
-        again["recompute_norm"] = 0.4 * forward.elementwise
+        again["recompute_norm"] = NORM_PASSES / RESIDUAL_PASSES * forward.elementwise
         return sum(getattr(stack, column) * seconds for column, seconds in again.items())
 
     def _estimate_host_s(self, gpu_s: Numbers, launch_s: Numbers) -> Numbers:
