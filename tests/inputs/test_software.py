@@ -17,7 +17,6 @@ from crosszone.inputs.rules import Case
 from crosszone.inputs.scenario import parse_scenario
 from crosszone.inputs.software import (
     COMMUNICATION_DEFAULTS,
-    STRATEGY_DEFAULTS,
     SWITCHES,
     Software,
     find_release,
@@ -46,7 +45,7 @@ def test_every_framework_has_a_default_of_every_switch(framework):
     supported = load_frameworks()[framework]
     for release, architecture in itertools.product(RELEASES, ARCHITECTURES):
         defaults = select_defaults(framework, release, architecture)
-        assert set(CHOICES) <= set(defaults) <= {*SWITCHES, *STRATEGY_DEFAULTS, *COMMUNICATION_DEFAULTS}
+        assert set(CHOICES) <= set(defaults) <= {*SWITCHES, *STRATEGY_OPTIONS, *COMMUNICATION_DEFAULTS}
         assert all(defaults[switch] in values for switch, values in CHOICES.items())
         assert Software(**{switch: defaults[switch] for switch in CHOICES})
         assert defaults.get("recompute", "none") in supported.recompute
@@ -94,8 +93,20 @@ def test_stated_comes_before_the_preset_and_that_before_what_is_usual(stated, pr
             assert (settled[switch], settled.origins[switch]) == (preset[switch], "preset")
         else:
             assert settled.origins[switch] == "assumed"
-            assert settled[switch] in (usual[switch], "flash")
+            writes_scores = usual[switch] in ("softmax", "plain")
+            assert settled[switch] == usual[switch] or (settled[switch] == "flash" and writes_scores)
     assert settled["recompute_modules"] is None
+
+
+STRATEGY_OPTIONS = ("sequence_parallel", "zero", "recompute")
+"""What an era may give besides switches and options of communication."""
+
+
+def test_a_long_sequence_does_not_make_a_fused_kernel_newer():
+    """[J4] FlashAttention 2 writes no scores either, so that it stays what it is usual to be."""
+    longest = load_software_rules()["longest_unfused"]
+    for seq_len in (longest, longest + 1):
+        assert settle_software(None, "fsdp", {}, 25.75, "hopper", seq_len)["attention"] == "flash-2"
 
 
 def test_long_sequences_are_flash_unless_somebody_says_otherwise():

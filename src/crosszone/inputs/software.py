@@ -62,9 +62,8 @@ class Software(Value):
 
 
 SWITCHES = tuple(Software.model_fields)
-# Options of a strategy that have a default by framework and release too.
-STRATEGY_DEFAULTS = ("sequence_parallel", "zero", "recompute")
-COMMUNICATION_DEFAULTS = ("overlap_gradients", "overlap_parameters", "overlap_tensor", "gradient_dtype")
+# Options of communication that have a default by framework and release too.
+COMMUNICATION_DEFAULTS = ("overlap_gradients", "overlap_parameters", "overlap_tensor")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +143,7 @@ def select_defaults(framework: str, release: float, architecture: str | None) ->
 
 def find_newest_architecture(gpus: Iterable[Gpu]) -> str | None:
     """Architecture of the newest GPU: what its software is made for."""
-    return max(gpus, key=lambda gpu: gpu.year or 0).architecture
+    return max(gpus, key=_find_gpu_release).architecture
 
 
 def settle_software(
@@ -169,6 +168,7 @@ def settle_software(
             values[switch], origins[switch] = preset[switch], "preset"
         else:
             values[switch], origins[switch] = defaults.get(switch), "assumed"
-    if origins["attention"] == "assumed" and seq_len > load_software_rules()["longest_unfused"]:
+    writes_scores = values["attention"] in ("softmax", "plain")
+    if origins["attention"] == "assumed" and writes_scores and seq_len > load_software_rules()["longest_unfused"]:
         values["attention"] = "flash"
     return SettledSoftware(values=values, origins=origins, release=release)
